@@ -1,0 +1,37 @@
+"""Launcher: a Hydra-composed experiment launcher for PyTorch. Importing it costs nothing: names load their modules."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.hooks.base import BaseHook as BaseHook
+    from launcher.hooks.checkpointing import CheckpointingHook as CheckpointingHook
+    from launcher.hooks.early_stopping import EarlyStoppingHook as EarlyStoppingHook
+    from launcher.hooks.evaluation import EvaluationHook as EvaluationHook
+    from launcher.hooks.jsonl import JsonlHook as JsonlHook
+    from launcher.hooks.logging import LoggingHook as LoggingHook
+    from launcher.hooks.progress import ProgressHook as ProgressHook
+    from launcher.nested import key_average as key_average
+    from launcher.nested import map_nested_tensor as map_nested_tensor
+    from launcher.trainer import BaseTrainer as BaseTrainer
+    from launcher.trainer import LossNoneWarning as LossNoneWarning
+    from launcher.trainer import Trainer as Trainer
+
+_MODULES = {
+    "BaseTrainer": "trainer", "Trainer": "trainer", "LossNoneWarning": "trainer",
+    "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
+    "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
+    "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
+    "map_nested_tensor": "nested", "key_average": "nested",
+}  # fmt: skip
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'launcher' has no attribute {name!r}")
+    return getattr(import_module(f"launcher.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

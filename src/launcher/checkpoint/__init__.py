@@ -1,0 +1,14 @@
+"""What a checkpoint is: how it is written, committed, verified, found and kept. *When* is the hook's matter."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.checkpoint.stored import weights_digest as weights_digest
+
+
+def __getattr__(name: str) -> Any:
+    if name == "weights_digest":  # late: it needs torch, and `runs list` does not
+        from launcher.checkpoint.stored import weights_digest
+
+        return weights_digest
+    raise AttributeError(name)

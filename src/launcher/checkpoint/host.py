@@ -1,0 +1,32 @@
+"""A copy of the state in host memory, so that training goes on while it is written."""
+
+from collections.abc import Mapping
+
+import torch
+
+
+class HostBuffers:
+    """Buffers kept from save to save: allocating them anew costs page faults worth more than the copy itself."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The values as they are now, on the CPU; valid until the next call. On CUDA the stream is waited for once."""
+        copies, on_device = {}, False
+        for name, tensor in tensors.items():
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                pin = tensor.device.type == "cuda"
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
+                self._buffers[name] = buffer
+            on_device |= tensor.device.type == "cuda"
+            copies[name] = buffer.copy_(tensor, non_blocking=True)
+        if on_device:
+            torch.cuda.current_stream().synchronize()
+        return copies
+
+    @property
+    def nbytes(self) -> int:
+        """Peak extra host memory of asynchronous saving."""
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())

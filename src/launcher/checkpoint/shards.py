@@ -1,0 +1,173 @@
+"""Tensors on disk: one file a rank in the safetensors format, and a reader over all of them.
+
+The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
+library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library so that
+the bytes go from the kept host buffers to the disk once, hashed on the way. A part of a tensor that is sharded over ranks
+says in the header's metadata where it lies in the whole.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.checkpoint.files import FileEntry, write_file
+from launcher.strategies.base import Part
+
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+PARTS = "launcher.parts"
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a CPU tensor, copied only if it is not contiguous."""
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Part] | None = None
+) -> FileEntry:
+    """Write CPU tensors.
+
+    Args:
+        parts: for those that are a piece of a sharded tensor, where they lie.
+    Raises:
+        OSError: see `write_file`.
+    """
+    header: dict[str, Any] = {}
+    if parts:
+        described = {name: {"shape": part.shape, "offset": part.offset} for name, part in parts.items()}
+        header["__metadata__"] = {PARTS: json.dumps(described)}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    buffers = (as_bytes(tensor) for tensor in tensors.values() if tensor.numel())
+
+    def stream() -> Iterator[memoryview | bytes]:
+        yield struct.pack("<Q", len(text)) + text
+        yield from buffers
+
+    return write_file(path, stream())
+
+
+@dataclass(frozen=True)
+class _Piece:
+    file: Path
+    start: int
+    """Of its bytes in the file."""
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file and where its data begin."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(length)), 8 + length
+
+
+class ShardReader:
+    """All tensors of some safetensors files, sharded or whole; each is read straight into its place."""
+
+    def __init__(self, files: list[Path], meta: dict[str, Any] | None = None, path: Path | None = None):
+        self.path = path or (files[0].parent if files else Path())
+        self.meta = meta or {}
+        self._pieces: dict[str, list[_Piece]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        for file in files:
+            header, base = read_header(file)
+            parts = json.loads(header.pop("__metadata__", {}).get(PARTS, "{}"))
+            for name, entry in header.items():
+                shape = tuple(entry["shape"])
+                part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
+                piece = _Piece(
+                    file, base + entry["data_offsets"][0], TORCH[entry["dtype"]], shape, tuple(part["offset"])
+                )
+                self._pieces.setdefault(name, []).append(piece)
+                self._shapes[name] = tuple(part["shape"])
+
+    def names(self) -> list[str]:
+        return list(self._pieces)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._pieces[name][0].dtype
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor, on the CPU."""
+        target = torch.empty(self._shapes[name], dtype=self.dtype(name))
+        self.read_into(name, target)
+        return target
+
+    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+        """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
+        target = target.detach()
+        offset = offset or (0,) * target.dim()
+        filled = 0
+        for piece in self._pieces[name]:
+            if piece.shape == tuple(target.shape) and piece.offset == offset:
+                _read_whole(piece, target)
+                return
+            filled += _read_overlap(piece, target, offset)
+        if filled < target.numel():
+            raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
+
+
+def _read_whole(piece: _Piece, target: torch.Tensor) -> None:
+    direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
+    buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
+    if buffer.numel():
+        _read_bytes(piece.file, piece.start, as_bytes(buffer))
+    if not direct:
+        target.copy_(buffer)
+
+
+def _read_bytes(file: Path, start: int, view: memoryview) -> None:
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        while view:
+            count = os.preadv(fd, [view[: 1 << 30]], start)
+            if not count:
+                raise ValueError(f"{file} ends too early.")
+            view, start = view[count:], start + count
+    finally:
+        os.close(fd)
+
+
+def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
+    """Copy what a piece and the target's box share; returns the number of values."""
+    low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
+    high = [
+        min(a + n, b + m)
+        for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)
+    ]
+    if any(h <= lo for lo, h in zip(low, high, strict=True)):
+        return 0
+    # Rows are contiguous on disk: read only those of the first dimension that are wanted.
+    row = 1
+    for n in piece.shape[1:]:
+        row *= n
+    first, last = low[0] - piece.offset[0], high[0] - piece.offset[0]
+    rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
+    _read_bytes(piece.file, piece.start + first * row * rows.element_size(), as_bytes(rows))
+    columns = tuple(slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True))
+    source = rows[(slice(None), *columns)]
+    place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
+    target[place].copy_(source)
+    return source.numel()

@@ -1,0 +1,137 @@
+"""The folder of a run's checkpoints: what is in it, how one is committed, which is used."""
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.checkpoint.files import fsync_folder
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+
+STEP = re.compile(r"step-(\d{8,})$")
+LATEST, BEST = "latest", "best"
+TEMPORARY, REPLACED, CORRUPT = ".tmp-", ".replaced-", "corrupt-"
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+class CheckpointStore:
+    """`checkpoints/step-00000100/`, with `latest` and `best` as links beside. One process writes: rank 0."""
+
+    def __init__(self, root: Path, logger: logging.Logger | None = None):
+        self.root = root
+        self.logger = logger or logging.getLogger("launcher.checkpoint")
+
+    def steps(self) -> list[int]:
+        """Steps that have a folder with a manifest, in order; whether it verifies is not asked."""
+        if not self.root.is_dir():
+            return []
+        found = (STEP.match(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
+        return sorted(int(m.group(1)) for m in found if m and (self.root / m.group(0) / "manifest.json").exists())
+
+    def path(self, step: int) -> Path:
+        return self.root / step_name(step)
+
+    def begin(self, step: int) -> Path:
+        """An empty hidden folder to write into."""
+        folder = self.root / f"{TEMPORARY}{step_name(step)}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def commit(self, folder: Path, manifest: Manifest) -> Path:
+        """Make a written folder the checkpoint of its step. Killed at any call in here, the one before stays whole."""
+        manifest.write(folder)
+        fsync_folder(folder)
+        final = self.path(manifest.step)
+        replaced = self.root / f"{REPLACED}{final.name}"
+        if final.exists():
+            # Two renames: between them the old one has another name, which `recover` knows.
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(final, replaced)
+        os.rename(folder, final)
+        fsync_folder(self.root)
+        self.link(LATEST, final.name)
+        shutil.rmtree(replaced, ignore_errors=True)
+        return final
+
+    def link(self, name: str, target: str) -> None:
+        """Point `latest` or `best` somewhere, atomically."""
+        temporary = self.root / f"{TEMPORARY}{name}"
+        temporary.unlink(missing_ok=True)
+        os.symlink(target, temporary)
+        os.replace(temporary, self.root / name)
+        fsync_folder(self.root)
+
+    def linked(self, name: str) -> int | None:
+        """The step that `latest` or `best` points to, if it is there."""
+        try:
+            found = STEP.match(os.readlink(self.root / name))
+        except OSError:
+            return None
+        return int(found.group(1)) if found and self.path(int(found.group(1))).is_dir() else None
+
+    def recover(self) -> None:
+        """Tidy up after a writer that died: an old checkpoint whose replacement never came gets its name back."""
+        if not self.root.is_dir():
+            return
+        for entry in list(self.root.iterdir()):
+            if entry.name.startswith(REPLACED):
+                final = self.root / entry.name.removeprefix(REPLACED)
+                if final.exists():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    os.rename(entry, final)
+            elif entry.name.startswith(TEMPORARY):
+                entry.unlink() if entry.is_symlink() else shutil.rmtree(entry, ignore_errors=True)
+
+    def newest_valid(self, accept: Callable[[int], bool] = lambda step: True) -> tuple[Path, Manifest] | None:
+        """The newest checkpoint that verifies. Those newer that do not are set aside and reported.
+
+        Returns:
+            None: there is not one checkpoint, whole or broken or set aside.
+        Raises:
+            CorruptCheckpoint: there are some, and none is whole. Starting from step 0 would lose the run silently.
+        """
+        problems = []
+        for step in reversed([s for s in self.steps_with_broken() if accept(s)]):
+            folder = self.path(step)
+            try:
+                return folder, verify(folder)
+            except CorruptCheckpoint as error:
+                problems.append(str(error))
+                aside = self.set_aside(folder)
+                self.logger.error("Checkpoint %s; it is set aside as %s, and the one before is used.", error, aside.name)
+        aside = sorted(entry.name for entry in self.root.glob(f"{CORRUPT}*"))
+        if problems or aside:
+            raise CorruptCheckpoint("; ".join(problems) or f"only broken checkpoints are left ({', '.join(aside)})")
+        return None
+
+    def steps_with_broken(self) -> list[int]:
+        """As `steps`, and those without a manifest."""
+        if not self.root.is_dir():
+            return []
+        found = (STEP.match(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
+        return sorted(int(m.group(1)) for m in found if m)
+
+    def set_aside(self, folder: Path) -> Path:
+        """Rename a broken checkpoint; it is never deleted, for it may be the only one."""
+        target, n = self.root / f"{CORRUPT}{folder.name}", 1
+        while target.exists():
+            n += 1
+            target = self.root / f"{CORRUPT}{folder.name}.{n}"
+        os.rename(folder, target)
+        fsync_folder(self.root)
+        return target
+
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint: under a hidden name first, so that half of one is never found."""
+        folder = self.path(step)
+        hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.rename(folder, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,87 @@
+"""Nested state as JSON and tensors: no pickle, so that reading a checkpoint can run no code.
+
+Plain JSON stands for itself; what JSON cannot say is a dict with the one key "$": `{"$": ["tuple", [...]]}`.
+"""
+
+import base64
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+MARK = "$"
+
+
+def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
+    """The JSON form of `obj`; its tensors go into `tensors` under their path.
+
+    Raises:
+        TypeError: a value of a kind that cannot be stored; its path is named.
+    """
+    if obj is None or isinstance(obj, (bool, str)):
+        return obj
+    if isinstance(obj, (int, np.integer)):
+        return int(obj)
+    if isinstance(obj, (float, np.floating)):
+        value = float(obj)
+        return value if math.isfinite(value) else {MARK: ["float", repr(value)]}
+    if isinstance(obj, torch.Tensor):
+        key = path or "value"
+        tensors[key] = obj.detach()
+        return {MARK: ["tensor", key]}
+    if isinstance(obj, np.ndarray):
+        tensors[path] = torch.from_numpy(obj.copy())
+        return {MARK: ["array", path]}
+    if isinstance(obj, Mapping):
+        items = [(key, encode(value, tensors, f"{path}/{key}" if path else str(key))) for key, value in obj.items()]
+        if all(isinstance(key, str) and key != MARK for key, _ in items):
+            return dict(items)
+        return {MARK: ["dict", [[encode(key, {}, path), value] for key, value in items]]}
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        values = [encode(value, tensors, f"{path}/{i}") for i, value in enumerate(obj)]
+        kind = next((name for name, cls in _SEQUENCES.items() if isinstance(obj, cls)), "list")
+        return values if kind == "list" else {MARK: [kind, values]}
+    if isinstance(obj, bytes):
+        return {MARK: ["bytes", base64.b64encode(obj).decode()]}
+    if isinstance(obj, Path):
+        return {MARK: ["path", str(obj)]}
+    raise TypeError(
+        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot hold; give numbers, "
+        "strings, tensors, arrays, or lists, tuples, sets and dicts of them."
+    )
+
+
+_SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What `encode` was given."""
+    if isinstance(data, list):
+        return [decode(value, tensors) for value in data]
+    if not isinstance(data, dict):
+        return data
+    if set(data) != {MARK}:
+        return {key: decode(value, tensors) for key, value in data.items()}
+    kind, value = data[MARK]
+    if kind == "float":
+        return float(value)
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "array":
+        return tensors[value].numpy()
+    if kind == "dict":
+        return {_hashable(decode(k, tensors)): decode(v, tensors) for k, v in value}
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](decode(item, tensors) for item in value)
+    if kind == "bytes":
+        return base64.b64decode(value)
+    if kind == "path":
+        return Path(value)
+    raise ValueError(f"Unknown kind of stored value: {kind!r}; the checkpoint is of a newer version.")
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key

@@ -1,0 +1,54 @@
+"""Log records on the screen and in the run's files."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+_console: Any = None
+
+
+def console() -> Any:
+    """The one rich console, so that a live bar and log lines share the terminal."""
+    global _console
+    if _console is None:
+        from rich.console import Console
+
+        _console = Console()
+    return _console
+
+
+class _TerminalHandler(logging.Handler):
+    """Prints through the rich console, above a live bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            console().print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+def setup_logging(file: Path | None, rank: int = 0) -> None:
+    """Rank 0 logs to the screen and to `file` (None: the screen alone); other ranks to their file, and warnings to the screen.
+
+    Calling it again replaces what it set up before: the runs of one sweep each have their own file.
+    """
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if getattr(handler, "_of_launcher", False)]:
+        root.removeHandler(old)
+        old.close()
+    screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else logging.StreamHandler(sys.stdout)
+    screen.setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    handlers = [screen]
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(file, delay=True))
+    for handler in handlers:
+        prefix = f"[rank {rank}] " if rank else ""
+        handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
+        handler._of_launcher = True  # type: ignore[attr-defined]
+        root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)

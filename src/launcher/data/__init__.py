@@ -1,0 +1,29 @@
+"""Data: sources (what `data=` chooses), the order of samples, and loaders that go on where they stopped.
+
+Importing this package, or a source, does not import torch: a source can tell of a missing file before that.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.data.base import DataSource as DataSource
+    from launcher.data.loader import EvaluationLoader as EvaluationLoader
+    from launcher.data.loader import ResumableLoader as ResumableLoader
+    from launcher.data.loader import evaluation_loader as evaluation_loader
+    from launcher.data.sampler import SampleOrder as SampleOrder
+
+_MODULES = {
+    "DataSource": "base",
+    "EvaluationLoader": "loader",
+    "ResumableLoader": "loader",
+    "evaluation_loader": "loader",
+    "SampleOrder": "sampler",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,100 @@
+"""DataSource: what a `data` configuration names. It makes datasets; the loaders decide on order, ranks and devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from launcher.types import NonNegativeInt, PositiveInt
+
+if TYPE_CHECKING:
+    import torch
+
+    from launcher.data.loader import EvaluationLoader, ResumableLoader
+
+
+class DataSource(ABC):
+    """A source of training and validation samples.
+
+    The constructor only keeps its arguments: no file is opened, nothing heavy is imported. `batch_size` is the *global*
+    number of samples of one optimizer step, whatever the machine.
+
+    A dataset may be map-style (`__len__` and `__getitem__`) or a `torch.utils.data.IterableDataset`. A map-style one
+    may add `get_batch(indices) -> batch`, which takes an int64 array and returns a collated batch at once, and
+    `fingerprint`, a string that changes when the samples do.
+    """
+
+    seed_samples: bool = False
+    """Seed python's, numpy's and torch's global generators for each sample (see `launcher.data.randomness`)."""
+
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of a list of samples; None: `torch.utils.data.default_collate`. A subclass may define a method."""
+
+    def __init__(self, *, batch_size: PositiveInt, num_workers: NonNegativeInt = 0, shuffle: bool = True):
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.shuffle = shuffle
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what can be known without reading the data, such as a missing file."""
+
+    @abstractmethod
+    def train_dataset(self) -> Any:
+        """The training samples."""
+
+    def val_dataset(self) -> Any | None:
+        """The held-out samples, or None."""
+        return None
+
+    def train_loader(
+        self,
+        *,
+        seed: int,
+        micro_batch_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> ResumableLoader:
+        """An endless, resumable loader of this rank's micro-batches; see `launcher.data.loader.ResumableLoader`."""
+        from launcher.data.loader import ResumableLoader
+
+        return ResumableLoader(
+            self.train_dataset(),
+            seed=seed,
+            micro_batch_size=micro_batch_size or self.batch_size // world_size,
+            rank=rank,
+            world_size=world_size,
+            num_workers=self.num_workers,
+            shuffle=self.shuffle,
+            seed_samples=self.seed_samples,
+            collate_fn=self.collate,
+            device=device,
+            on_wait=on_wait,
+        )
+
+    def val_loader(
+        self,
+        *,
+        batch_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str | None = None,
+    ) -> EvaluationLoader | None:
+        """One pass over the held-out samples; `batch_size` is of one rank and forward. None: nothing is held out."""
+        from launcher.data.loader import evaluation_loader
+
+        dataset = self.val_dataset()
+        if dataset is None:
+            return None
+        return evaluation_loader(
+            dataset,
+            batch_size or max(1, self.batch_size // world_size),
+            rank,
+            world_size,
+            self.num_workers,
+            device,
+            collate_fn=self.collate,
+            seed_samples=self.seed_samples,
+        )

@@ -1,0 +1,155 @@
+"""Streams: a user's `IterableDataset` as an endless, exactly resumable sequence of samples.
+
+Every rank reads the whole stream and keeps its own share, in at most one worker process: the order is the stream's,
+for any number of ranks and workers. The dataset must not divide itself among ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+from launcher.data.randomness import PrivateGenerators, isolated, seed_generators
+from launcher.data.sampler import mix
+from launcher.errors import ConfigError
+
+Collate = Callable[[list[Any]], Any]
+
+
+def is_stream(dataset: Any) -> bool:
+    """True for an `IterableDataset` and for anything else that can be iterated but not indexed."""
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+def length(dataset: Any) -> int | None:
+    """`len(dataset)`, or None where it has none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterator[Any]:
+    """The samples of the stream from a global position on, epoch after epoch, without end.
+
+    With a length, whole epochs are jumped over; what is left is read and dropped. `set_epoch(epoch)` is called where
+    there is one, and with a `seed` the global generators are seeded for each epoch.
+
+    Raises ConfigError where an epoch holds no sample, or not the number that `len()` promised.
+    """
+    size = length(dataset)
+    if size == 0:
+        raise ConfigError(_empty(dataset, 0))
+    epoch, skip = divmod(position, size) if size else (0, position)
+    while True:
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        if seed is not None:
+            seed_generators(int(mix(seed, epoch)[0]))
+        count = 0
+        for sample in dataset:
+            count += 1
+            if count > skip:
+                yield sample
+        if count == 0:
+            raise ConfigError(_empty(dataset, epoch))
+        if size is not None and count != size:
+            raise ConfigError(
+                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, so a "
+                "resume would not find its place; make them agree or define no __len__."
+            )
+        epoch, skip = epoch + 1, max(0, skip - count)
+
+
+def _empty(dataset: Any, epoch: int) -> str:
+    return (
+        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it should begin a new pass "
+        "over at least one."
+    )
+
+
+class TrainingStream:
+    """This rank's micro-batches of a stream, endlessly, from a global sample position on."""
+
+    def __init__(
+        self, dataset: Any, collate: Collate, position: int, micro_batch_size: int, rank: int, world_size: int,
+        seed: int | None,
+    ):  # fmt: skip
+        self.dataset = dataset
+        self.collate = collate
+        self.position = position + rank * micro_batch_size
+        self.size = micro_batch_size
+        self.others = (world_size - 1) * micro_batch_size
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[Any]:
+        own = PrivateGenerators() if self.seed is not None else nullcontext()
+        with own:
+            samples = stream_samples(self.dataset, self.seed, self.position)
+            batch = self._batch(samples, skip=0)
+        while True:
+            yield batch
+            with own:
+                batch = self._batch(samples, skip=self.others)
+
+    def _batch(self, samples: Iterator[Any], skip: int) -> Any:
+        own = list(islice(samples, skip, skip + self.size))
+        # A rank's collate may draw random numbers; the stream, the same on all ranks, must not notice.
+        with isolated() if self.seed is not None else nullcontext():
+            return self.collate(own)
+
+
+class EvaluationStream:
+    """This rank's batches of one pass over a stream; see `launcher.data.loader.evaluation_loader`."""
+
+    def __init__(
+        self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None
+    ):
+        self.dataset = dataset
+        self.collate = collate
+        self.full = batch_size * world_size
+        self.rank = rank
+        self.world_size = world_size
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[Any]:
+        own = PrivateGenerators() if self.seed is not None else nullcontext()
+        with own:
+            if self.seed is not None:
+                seed_generators(int(mix(self.seed, 0)[0]))
+            samples = iter(self.dataset)
+        chunk: list[Any] = []
+        while True:
+            with own:
+                # One sample for each rank is read ahead, so that the last chunk is never too short for all of them.
+                chunk += islice(samples, self.full + self.world_size - len(chunk))
+                ended = len(chunk) < self.full + self.world_size
+                share = self._share(chunk, len(chunk) if ended else self.full)
+            yield share
+            if ended:
+                return
+            del chunk[: self.full]
+
+    def _share(self, chunk: list[Any], count: int) -> Any:
+        if count < self.world_size:
+            raise too_few(count, self.world_size)
+        start, stop = share(count, self.rank, self.world_size)
+        with isolated() if self.seed is not None else nullcontext():
+            return self.collate(chunk[start:stop])
+
+
+def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The part [start, stop) of `count` samples that is this rank's; shares differ by one sample at most."""
+    return count * rank // world_size, count * (rank + 1) // world_size
+
+
+def too_few(count: int, world_size: int) -> ConfigError:
+    """The error for a validation set that cannot give each rank one sample."""
+    return ConfigError(
+        f"data: the validation set holds {count} samples, fewer than the {world_size} ranks; hold out more or switch "
+        "hooks.evaluation off."
+    )

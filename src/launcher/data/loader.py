@@ -1,0 +1,278 @@
+"""Loaders: an endless one for training that goes on at any sample, and one exact pass for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from launcher.data.iterable import Collate, EvaluationStream, TrainingStream, is_stream, length, share, too_few
+from launcher.data.randomness import isolated, sample_seeds, seed_generators
+from launcher.data.sampler import SampleOrder
+from launcher.data.transfer import on_device, pinned
+from launcher.data.workers import WorkerBatches
+from launcher.errors import ConfigError
+
+CPU = torch.device("cpu")
+Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and a seed uint64 [B] for each where asked for
+
+
+class Fetch:
+    """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
+
+    A dataset with `get_batch(indices)` makes it at once. Without seeds `__getitems__` is used where there is one. With
+    seeds, the global generators are seeded before each sample, and left as they were before the batch.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate):
+        self.dataset = dataset
+        self.collate = collate
+        self.get_batch = getattr(dataset, "get_batch", None)
+
+    def __getitem__(self, request: Request) -> Any:
+        indices, seeds = request
+        if self.get_batch is not None:
+            return self.get_batch(indices)
+        if seeds is not None:
+            return self._seeded(indices.tolist(), seeds.tolist())
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(indices.tolist()))
+        return self.collate([self.dataset[index] for index in indices.tolist()])
+
+    def _seeded(self, indices: list[int], seeds: list[int]) -> Any:
+        with isolated():
+            samples = []
+            for index, seed in zip(indices, seeds, strict=True):
+                seed_generators(seed)
+                samples.append(self.dataset[index])
+            return self.collate(samples)
+
+
+class ResumableLoader:
+    """An endless iterable of this rank's micro-batches; epochs follow each other and batches may span their ends.
+
+    Micro-batch j of all ranks together covers the global positions [p, p + micro_batch_size * world_size), rank r its
+    r-th part. `samples` counts the samples handed out to all ranks so far; with it, and the same seed and dataset,
+    everything that follows is determined: `num_workers`, `world_size` and `micro_batch_size` may change between runs.
+
+    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers; batches that were prepared
+    and not yielded are not counted.
+
+    Args:
+        dataset: map-style or iterable; see `launcher.data.base.DataSource`.
+        seed: of the order and of `seed_samples`.
+        seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index) for each sample,
+            and leave the training's generators as they were. A stream is seeded at each epoch's start instead.
+        device: where the batches go. On CUDA they are pinned and copied one ahead.
+        samples: global position to begin at.
+        on_wait: called about once a second while workers keep the caller waiting; it may raise.
+
+    Raises:
+        ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was written with.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        seed: int,
+        micro_batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        seed_samples: bool = False,
+        collate_fn: Collate | None = None,
+        device: torch.device | str | None = None,
+        samples: int = 0,
+        on_wait: Callable[[], None] | None = None,
+    ):
+        self.dataset = dataset
+        self.seed = seed
+        self.micro_batch_size = micro_batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.num_workers = num_workers
+        self.seed_samples = seed_samples
+        self.collate = collate_fn or default_collate
+        self.device = torch.device(device or CPU)
+        self.samples = samples
+        self._on_wait = on_wait
+        self._order = None if is_stream(dataset) else SampleOrder(_size(dataset, "training"), seed, shuffle)
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Samples of one micro-batch, all ranks together: what each yield adds to `samples`."""
+        return self.micro_batch_size * self.world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._batches()
+        step = self.samples_per_batch
+        try:
+            for batch in on_device(batches, self.device):
+                self.samples += step
+                yield batch
+        finally:
+            batches.close()
+
+    def _batches(self) -> Any:
+        if self._order is None:
+            seed = self.seed if self.seed_samples else None
+            stream = TrainingStream(
+                self.dataset, self.collate, self.samples, self.micro_batch_size, self.rank, self.world_size, seed
+            )
+            return _load(stream, None, self.num_workers, self.device, self._on_wait)
+        fetch = Fetch(self.dataset, self.collate)
+        return _load(fetch, self._requests(self._order), self.num_workers, self.device, self._on_wait)
+
+    def _requests(self, order: SampleOrder) -> Iterator[Request]:
+        count = self.micro_batch_size
+        position = self.samples + self.rank * count
+        while True:
+            indices = order.indices(position, count)
+            seeds = sample_seeds(self.seed, order.epochs(position, count), indices) if self.seed_samples else None
+            yield indices, seeds
+            position += self.samples_per_batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """`samples`, and what tells this dataset from a changed one."""
+        return {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after `state["samples"]` samples, from the next `iter()` on."""
+        was, now = state.get("dataset"), fingerprint(self.dataset)
+        if was != now and was is not None and now is not None:
+            raise ConfigError(
+                f"data: the training data were '{was}' when the checkpoint was written and are '{now}' now; restore them, "
+                "or start another run (run.tag=...), if you like from this checkpoint's weights (run.init_from=...)."
+            )
+        self.samples = int(state["samples"])
+
+
+class EvaluationLoader:
+    """One pass over a dataset at each `iter()`; see `evaluation_loader`."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        num_workers: int,
+        device: torch.device,
+        collate: Collate,
+        seed: int | None,
+    ):
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.num_workers = num_workers
+        self.device = device
+        self.collate = collate
+        self.seed = seed
+        self.size = None if is_stream(dataset) else _size(dataset, "validation")
+        if self.size is not None and self.size < world_size:
+            raise too_few(self.size, world_size)
+
+    def __len__(self) -> int:
+        """Batches of one pass, the same on every rank. TypeError for a stream."""
+        if self.size is None:
+            raise TypeError("the number of batches of a stream is not known")
+        return 1 + (self.size - self.world_size) // (self.batch_size * self.world_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._batches()
+        try:
+            yield from on_device(batches, self.device)
+        finally:
+            batches.close()
+
+    def _batches(self) -> Any:
+        if self.size is None:
+            stream = EvaluationStream(
+                self.dataset, self.collate, self.batch_size, self.rank, self.world_size, self.seed
+            )
+            return _load(stream, None, self.num_workers, self.device)
+        return _load(Fetch(self.dataset, self.collate), self._requests(self.size), self.num_workers, self.device)
+
+    def _requests(self, size: int) -> Iterator[Request]:
+        full = self.batch_size * self.world_size
+        for number in range(len(self)):
+            first = number * full
+            start, stop = share(
+                full if number < len(self) - 1 else size - first, self.rank, self.world_size
+            )
+            indices = np.arange(first + start, first + stop, dtype=np.int64)
+            yield indices, None if self.seed is None else sample_seeds(self.seed, np.zeros_like(indices), indices)
+
+
+def evaluation_loader(
+    dataset: Any,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    num_workers: int = 0,
+    device: torch.device | str | None = None,
+    *,
+    collate_fn: Collate | None = None,
+    seed_samples: bool = False,
+    seed: int = 0,
+) -> EvaluationLoader:
+    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together.
+
+    Every rank gets the same number of batches, none of them empty, since a sharded model's forward is a collective. All
+    have `batch_size` samples but the last, which shares out what is left: from 1 to batch_size + 1.
+
+    Raises ConfigError when the dataset holds fewer samples than there are ranks.
+    """
+    target = torch.device(device or CPU)
+    collate = collate_fn or default_collate
+    return EvaluationLoader(
+        dataset, batch_size, rank, world_size, num_workers, target, collate, seed if seed_samples else None
+    )
+
+
+def fingerprint(dataset: Any) -> str | None:
+    """What a checkpoint remembers of its data: the dataset's `fingerprint`, else its length, else nothing."""
+    own = getattr(dataset, "fingerprint", None)
+    if own is not None:
+        return str(own)
+    size = length(dataset)
+    return None if size is None else f"{size} samples"
+
+
+def _size(dataset: Any, name: str) -> int:
+    size = length(dataset)
+    if not size:
+        raise ConfigError(
+            f"data: the {name} set ({type(dataset).__name__}) "
+            + ("has no __len__; add one, or make it an IterableDataset." if size is None else "is empty; check its files.")
+        )
+    return size
+
+
+def _load(
+    source: Any,
+    requests: Iterator[Request] | None,
+    num_workers: int,
+    device: torch.device,
+    on_wait: Callable[[], None] | None = None,
+) -> Any:
+    """A closable iterator over the batches, made here or by workers, in pinned memory where that helps."""
+    pin = device.type == "cuda"
+    if num_workers:
+        return WorkerBatches(source, requests, num_workers, pin_memory=pin, on_wait=on_wait)
+    batches = _here(source, requests)
+    return pinned(batches) if pin else batches
+
+
+def _here(source: Any, requests: Iterator[Request] | None) -> Iterator[Any]:
+    if requests is None:
+        yield from source
+    else:
+        for request in requests:
+            yield source[request]

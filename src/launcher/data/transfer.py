@@ -1,0 +1,70 @@
+"""Batches to a device. On CUDA the next batch is copied on a stream of its own while the present one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def map_tensors(
+    batch: Any, function: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any] | None = None
+) -> Any:
+    """`function` on every tensor in tuples, named tuples, lists and dicts; `movable` on other objects with a `.to`."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if hasattr(batch, "to"):
+        return movable(batch) if movable else batch
+    if isinstance(batch, Mapping):
+        return {key: map_tensors(value, function, movable) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(value, function, movable) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(map_tensors(value, function, movable) for value in batch)
+    return batch
+
+
+def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """The batches on `device`; on the CPU nothing is done to them. The caller closes `batches`."""
+    if device.type == "cpu":
+        return iter(batches)
+    if device.type == "cuda":
+        return _prefetched(batches, device)
+
+    def move(value: Any) -> Any:
+        return value.to(device)
+
+    return (map_tensors(batch, move, move) for batch in batches)
+
+
+def pinned(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches in page-locked memory, from which a copy can overlap with computing."""
+    return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
+
+
+def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """One batch ahead: its copy is enqueued before the present batch is handed out."""
+    stream = torch.cuda.Stream(device)
+    ahead = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            copied = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+        following = (copied, stream.record_event())
+        if ahead is not None:
+            yield _arrived(*ahead, device)
+        ahead = following
+    if ahead is not None:
+        yield _arrived(*ahead, device)
+
+
+def _arrived(batch: Any, copied: torch.cuda.Event, device: torch.device) -> Any:
+    """Let the computing stream wait for the copy, and keep the memory until the computing stream is done with it."""
+    current = torch.cuda.current_stream(device)
+    current.wait_event(copied)
+
+    def use(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.record_stream(current)
+        return tensor
+
+    return map_tensors(batch, use, lambda other: other.to(device))

@@ -1,0 +1,57 @@
+"""Token windows: long sequences of token ids, cut into the samples of a language model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TokenWindows:
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is one token further on.
+
+    Windows of one sequence follow each other without overlap, but for the one token that ends a target and begins the
+    next input. A last part shorter than `seq_len + 1` is left out; windows do not cross from one sequence into the next.
+
+    Args:
+        sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
+        seq_len: T, tokens of an input.
+        fingerprint: changes when the tokens do.
+    """
+
+    def __init__(self, sequences: list[np.ndarray], seq_len: int, fingerprint: str):
+        self.sequences = sequences
+        self.seq_len = seq_len
+        self.fingerprint = fingerprint
+        counts = [max(0, (len(sequence) - 1) // seq_len) for sequence in sequences]
+        self.ends = np.cumsum(counts)  # windows up to and with each sequence
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """(input [T], target [T]), int64."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        inputs, targets = self.get_batch(np.array([index]))
+        return inputs[0], targets[0]
+
+    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """(input [B, T], target [B, T]), int64, for int64 indices [B]."""
+        import torch
+
+        tokens = torch.from_numpy(self.read(indices))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """The windows with their one further token: int64 [B, T + 1]."""
+        length = self.seq_len
+        tokens = np.empty((len(indices), length + 1), dtype=np.int64)
+        which = np.searchsorted(self.ends, indices, side="right").tolist()
+        for row, (index, number) in enumerate(zip(indices.tolist(), which, strict=True)):
+            start = (index - (int(self.ends[number - 1]) if number else 0)) * length
+            tokens[row] = self.sequences[number][start : start + length + 1]
+        return tokens

@@ -1,0 +1,1 @@
+"""Where a run runs: on this machine, or on a cluster."""

@@ -1,0 +1,16 @@
+"""Errors that are the user's to mend: sentences on the screen and exit code 2, never a traceback."""
+
+
+class ConfigError(Exception):
+    """A bad command line or configuration.
+
+    Each sentence names the key, its value and the fix: `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
+    """
+
+    def __init__(self, *sentences: str):
+        super().__init__("\n".join(sentences))
+        self.sentences = list(sentences)
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: a bound was exceeded (non-finite gradients, losses of None) or a state does not fit."""

@@ -1,0 +1,1 @@
+"""What happens beside the loop: one hook a file, named in `conf/hooks/`."""

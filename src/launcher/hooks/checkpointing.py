@@ -1,0 +1,262 @@
+"""When to save, what to keep, and the way back: the checkpoint package knows how."""
+
+import signal
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher import distributed, signals
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.best import Best
+from launcher.seeding import rng_state
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+
+class CheckpointingHook(BaseHook):
+    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and where a metric is best.
+
+    Args:
+        interval: in optimizer steps.
+        keep_previous: so many checkpoints before the newest stay.
+        keep_interval: saves every so many steps too, and keeps those for ever; 0: none.
+        keep_steps: saves at these steps too, and keeps those for ever.
+        path: relative to the workspace.
+        load: "auto" or "latest": go on from the newest whole checkpoint, if there is one; "must": there has to be one;
+            "never": refuse to start over one; None: do not look; else the folder of a checkpoint.
+        exit_signals: handled by this hook; None: those that `launcher.signals.install` was told, if any.
+        exit_code: "128+signal" or a number.
+        exit_wait: seconds (or a timedelta) to wait before leaving, for a scheduler that is to see a time-out.
+        asynchronous: training waits for a copy to host memory, not for the disk.
+        best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
+        best_mode: whether less or more is better.
+    Raises:
+        ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
+    """
+
+    def __init__(
+        self,
+        interval: PositiveInt,
+        keep_previous: NonNegativeInt = 0,
+        keep_interval: NonNegativeInt = 0,
+        keep_steps: list[int] | None = None,
+        path: str | Path = "checkpoints",
+        load: str | Path | None = "latest",
+        exit_signals: signal.Signals | list[signal.Signals] | None = None,
+        exit_code: str | int = "128+signal",
+        exit_wait: NonNegativeFloat | timedelta = 0.0,
+        asynchronous: bool = True,
+        best_metric: str | None = None,
+        best_mode: Literal["min", "max"] = "min",
+    ):
+        if interval < 1:
+            raise ValueError(f"interval={interval}: should be at least 1.")
+        if not isinstance(exit_code, int) and exit_code != "128+signal":
+            raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
+        self.interval = interval
+        self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
+        self.path, self.load = Path(path), load
+        self.exit_signals, self.exit_code = _as_list(exit_signals), exit_code
+        self.exit_wait = exit_wait.total_seconds() if isinstance(exit_wait, timedelta) else exit_wait
+        self.asynchronous = asynchronous
+        self.best = Best(best_metric, best_mode) if best_metric else None
+        self.texts: dict[str, str] = {}
+        """Further small files for each checkpoint: the composition root adds the resolved configuration."""
+        self.resumed_from: Path | None = None
+        self.saved_at = -1
+        self._improved = False
+
+    # -------------------------------------------------------------------------------------------------- the way back
+    def on_start(self, trainer: Any) -> None:
+        if self.exit_signals:
+            signals.install(self.exit_signals)
+        root = (trainer.workspace or Path()) / self.path
+        self.store = CheckpointStore(root, trainer.logger)
+        self.saver = Saver(self.store, trainer.strategy.ranks, self.retention)
+        found = self._agreed_choice(trainer)
+        if found is None:
+            return
+        self._restore(trainer, StoredCheckpoint(found))
+        self.resumed_from = found
+        if found.parent == self.store.root:
+            self.saved_at = trainer.step
+        trainer.logger.info("Going on from %s (step %d).", found, trainer.step)
+
+    def _agreed_choice(self, trainer: Any) -> Path | None:
+        """Rank 0 looks, all hear: a file system may show two ranks two different folders."""
+        choice: tuple[str | None, str | None] = (None, None)
+        if trainer.strategy.ranks.is_main:
+            try:
+                found = self._choose(trainer)
+                choice = (None if found is None else str(found), None)
+            except (ConfigError, CorruptCheckpoint, OSError) as error:
+                choice = (None, str(error))
+        path, problem = distributed.broadcast(choice)
+        if problem is not None:
+            raise ConfigError(problem)
+        return None if path is None else Path(path)
+
+    def _choose(self, trainer: Any) -> Path | None:
+        self.store.recover()
+        if self.load is None:
+            return None
+        if self.load == "never":
+            if self.store.steps():
+                raise ConfigError(
+                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; "
+                    "take run.tag=<word> for another run of the same configuration, or run.resume=auto to go on."
+                )
+            return None
+        if self.load in ("latest", "auto", "must"):
+            newest = self._newest()
+            if newest is None and self.load == "must":
+                raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; take run.resume=auto.")
+            return newest
+        return self._explicit(Path(self.load), trainer)
+
+    def _newest(self) -> Path | None:
+        try:
+            found = self.store.newest_valid()
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(
+                f"No checkpoint of this run is whole: {error}. Nothing was deleted; run.resume=<folder> takes another "
+                "checkpoint, run.tag=<word> starts the run anew."
+            ) from None
+        return found[0] if found else None
+
+    def _explicit(self, path: Path, trainer: Any) -> Path:
+        for folder in (path, trainer.workspace / path if trainer.workspace else path):
+            if folder.is_dir():
+                verify(folder.resolve())
+                return folder.resolve()
+        raise ConfigError(f"run.resume={path}: there is no such checkpoint.")
+
+    def _restore(self, trainer: Any, stored: StoredCheckpoint) -> None:
+        wanted, found = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
+        if wanted != found:
+            raise ConfigError(
+                f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
+                f"({found}), which it cannot read; go on under that one, or run job=export under it and start a new "
+                "run with run.init_from=<model.safetensors>."
+            )
+        trainer.load_training_state(stored.meta["training_state"])
+        trainer.strategy.load(stored)
+        mine = stored.rank_state(trainer.strategy.ranks.rank)
+        state = mine or stored.rank_state(0) or {}
+        hooks = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
+        for hook in trainer.hooks:
+            hook.on_load_state_dict(trainer, hooks)
+        if mine is not None:
+            trainer.resumed_rng = mine["rng"]
+
+    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
+            self.best.load(saved)
+
+    # ------------------------------------------------------------------------------------------------------- when
+    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+        if self.best is None or dry_run or trainer.step == 0:
+            return
+        value = self.best.find(records)
+        if value is not None:
+            self._improved |= self.best.update(value, trainer.step)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        signum = trainer.stop_signal
+        if trainer.step > 0 and trainer.step != self.saved_at and self._is_due(trainer, signum):
+            self._save(trainer, wait=bool(signum) or trainer.is_last_step)
+        if signum:
+            self._await(trainer, must=True)
+            self._leave(trainer, signum)
+
+    def _is_due(self, trainer: Any, signum: int) -> bool:
+        step = trainer.step
+        at_interval = step % self.interval == 0 or self.retention.is_kept(step)
+        return at_interval or bool(signum) or self._improved or trainer.is_last_step
+
+    def _save(self, trainer: Any, wait: bool) -> None:
+        self._await(trainer, must=False)
+        payload = self._payload(trainer)
+        self._improved = False
+        started = time.perf_counter()
+        try:
+            self.saver.save(payload, wait=wait or not self.asynchronous)
+            self.saved_at = trainer.step
+        except SaveFailed as error:
+            self._report(trainer, error, must=wait)
+        trainer.logger.info(
+            "Step %d: checkpoint %s after %.2f s.",
+            trainer.step, "saved" if wait or not self.asynchronous else "copied, being written",
+            time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _payload(self, trainer: Any) -> Payload:
+        strategy = trainer.strategy
+        hooks: dict[str, Any] = {}
+        for hook in trainer.hooks:
+            hook.on_state_dict(trainer, hooks)
+        snapshot = strategy.snapshot()
+        training_state = trainer.training_state()
+        return Payload(
+            step=trainer.step,
+            manifest=Manifest(
+                step=trainer.step,
+                world_size=strategy.ranks.world_size,
+                strategy=strategy.name,
+                checkpoint_format=strategy.checkpoint_format,
+                samples=trainer.samples,
+            ),
+            tensors=snapshot.tensors,
+            parts=snapshot.parts,
+            rank_state={"rng": rng_state(), "hooks": hooks},
+            global_state={**snapshot.meta, "training_state": training_state},
+            texts=self.texts,
+            write=snapshot.write,
+            is_best=self._improved,
+        )
+
+    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        if self.best is not None:
+            state_dict["checkpointing"] = {"best": self.best.state()}
+
+    # ------------------------------------------------------------------------------------------------ ends
+    def _await(self, trainer: Any, must: bool) -> None:
+        try:
+            self.saver.finish()
+        except SaveFailed as error:
+            self.saved_at = -1
+            self._report(trainer, error, must)
+
+    def _report(self, trainer: Any, error: SaveFailed, must: bool) -> None:
+        if must:
+            raise TrainingError(f"The checkpoint of step {trainer.step} could not be written: {error}") from error
+        trainer.logger.error(
+            "The checkpoint could not be written: %s. Training goes on; the one before stands, and the next interval "
+            "tries again.", error,
+        )  # fmt: skip
+
+    def _leave(self, trainer: Any, signum: int) -> None:
+        if self.exit_wait:
+            trainer.logger.info("Saved; leaving in %g s.", self.exit_wait)
+            time.sleep(self.exit_wait)
+        raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
+
+    def on_after_train(self, trainer: Any) -> None:
+        self._await(trainer, must=True)
+
+    def on_close(self, trainer: Any) -> None:
+        if getattr(self, "saver", None) is not None:
+            self._await(trainer, must=False)
+
+
+def _as_list(given: signal.Signals | Iterable[signal.Signals] | None) -> list[signal.Signals]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, signal.Signals) else list(given)

@@ -1,0 +1,126 @@
+"""Held-out metrics every few steps and at the end."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from launcher import distributed, signals
+from launcher.hooks.base import BaseHook, Records
+from launcher.nested import flatten
+from launcher.seeding import isolated_rng
+from launcher.types import NonNegativeInt
+
+
+class EvaluationHook(BaseHook):
+    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples.
+
+    Training is not moved by it: random numbers are put back, and the model's mode. A signal ends an evaluation between
+    two batches; the run makes it up when it goes on.
+
+    Args:
+        interval: in optimizer steps; 0: at the last step alone.
+        loader: gives an iterable of the held-out batches of this rank, or None if nothing is held out.
+        max_batches: look at this many alone.
+        at_start: also before the first step.
+    """
+
+    def __init__(
+        self,
+        interval: NonNegativeInt = 100,
+        loader: Callable[[], Iterable[Any] | None] | None = None,
+        max_batches: int | None = None,
+        at_start: bool = True,
+    ):
+        self.interval, self.loader, self.max_batches, self.at_start = interval, loader, max_batches, at_start
+        self._batches: Iterable[Any] | None = None
+        self._done_at = -1
+
+    def on_before_train(self, trainer: Any) -> None:
+        self._batches = self.loader() if self.loader is not None else None
+        if self._batches is None:
+            trainer.logger.info("No held-out data: there will be no val/ metrics.")
+        missed = trainer.step > 0 and self._is_due(trainer)
+        if missed or (trainer.step == 0 and self.at_start):
+            self._evaluate(trainer)
+
+    def on_after_step(self, trainer: Any) -> None:
+        if self._is_due(trainer):
+            self._evaluate(trainer)
+
+    def _is_due(self, trainer: Any) -> bool:
+        at_interval = bool(self.interval) and trainer.step % self.interval == 0
+        return self._done_at != trainer.step and (at_interval or trainer.is_last_step)
+
+    def _evaluate(self, trainer: Any) -> None:
+        if self._batches is None:
+            return
+        metrics = evaluate(
+            trainer.forward, trainer.model, self._batches, trainer.strategy.forward_context, self.max_batches
+        )
+        if metrics is None:
+            return  # a signal: the boundary that follows will act on it
+        self._done_at = trainer.step
+        trainer.logger.info(
+            "Step %d: %s", trainer.step, " ".join(f"val/{key} {value:.4f}" for key, value in flatten(metrics))
+        )
+        trainer.log({"val": metrics})
+
+    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        state_dict["evaluation"] = {"done_at": self._done_at}
+
+    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
+
+
+def evaluate(
+    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
+    model: torch.nn.Module,
+    batches: Iterable[Any],
+    context: Callable[[], Any],
+    max_batches: int | None = None,
+) -> dict[str, float] | None:
+    """Means of loss and records over the samples of all ranks' batches, by flat name.
+
+    Returns:
+        None: a signal ended it on some rank.
+    Raises:
+        ValueError: `forward` gave no loss, or there was no batch.
+    """
+    was_training = model.training
+    model.eval()
+    sums: dict[str, Any] = {}
+    count, seen, stopped = 0, 0, False
+    try:
+        with isolated_rng(), torch.no_grad():
+            for batch in batches:
+                stopped = signals.received() != 0
+                if stopped or seen == max_batches:
+                    break
+                with context():
+                    loss, records = forward(batch)
+                if loss is None:
+                    continue
+                size, seen = batch_size(batch), seen + 1
+                count += size
+                for name, value in flatten({"loss": loss, **records}):
+                    # double: a float32 sum over many batches would lose what tells two checkpoints apart
+                    value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
+                    sums[name] = sums.get(name, 0.0) + value * size
+    finally:
+        model.train(was_training)
+    totals = distributed.all_gather(({k: float(v) for k, v in sums.items()}, count, stopped))
+    if any(flag for _, _, flag in totals):
+        return None
+    samples = sum(n for _, n, _ in totals)
+    if not samples:
+        raise ValueError("The held-out data gave no batch with a loss.")
+    return {key: sum(part.get(key, 0.0) for part, _, _ in totals) / samples for key in totals[0][0]}
+
+
+def batch_size(batch: Any) -> int:
+    """Samples in a batch: the first dimension of its first tensor; 1 if it has none."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((batch_size(value) for value in values if isinstance(value, (torch.Tensor, list, tuple, dict))), 1)

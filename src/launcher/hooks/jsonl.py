@@ -1,0 +1,96 @@
+"""`metrics.jsonl`: one line a logged step, for people, `runs` and plots; each step stands once."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher import distributed
+from launcher.hooks.base import BaseHook, Records
+from launcher.nested import flatten
+
+
+class JsonlHook(BaseHook):
+    """Gathers what is logged at a step and appends it as one line when the next step begins.
+
+    The line of the present step is part of the checkpoint: a run stopped within the evaluation of a step writes that
+    line anew, complete, when it goes on. Lines of steps after the checkpoint are dropped then.
+
+    Args:
+        path: relative to the workspace.
+    """
+
+    def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time):
+        self.path = Path(path)
+        self.attempt = 1
+        self._clock = clock
+        self._line: dict[str, Any] | None = None
+        self._writes = True
+
+    def on_start(self, trainer: Any) -> None:
+        self._writes = distributed.rank() == 0
+        self.path = (trainer.workspace or Path()) / self.path
+
+    def on_before_train(self, trainer: Any) -> None:
+        if self._writes:
+            last = self._line["step"] - 1 if self._line else trainer.step
+            drop_lines_after(self.path, last)
+
+    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+        numbers = {name: value for name, value in flatten(records) if isinstance(value, (int, float))}
+        if dry_run:
+            trainer.logger.info("Would write to %s: %s", self.path, numbers)
+            return
+        if self._line is None or self._line["step"] != trainer.step:
+            self._flush()
+            self._line = {"step": trainer.step, "time": self._clock(), "attempt": self.attempt}
+            if trainer.samples is not None:
+                self._line["samples"] = trainer.samples
+        self._line |= numbers
+
+    def on_before_step(self, trainer: Any) -> None:
+        if self._line is not None:
+            self._flush()
+
+    def on_close(self, trainer: Any) -> None:
+        self._flush()
+
+    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        state_dict["jsonl"] = {"line": dict(self._line) if self._line else None}
+
+    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        self._line = state_dict.get("jsonl", {}).get("line")
+
+    def _flush(self) -> None:
+        line, self._line = self._line, None
+        if line is None or not self._writes:
+            return
+        text = json.dumps({key: _plain(value) for key, value in line.items()}) + "\n"
+        with open(self.path, "a") as file:
+            file.write(text)
+
+
+def drop_lines_after(path: Path, step: int) -> None:
+    """Keep the lines up to `step`, and of a file that was cut off in a line, the whole ones."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = []
+    for line in lines:
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    if len(kept) < len(lines):
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_bytes(b"".join(kept))
+        os.replace(temporary, path)
+
+
+def _plain(value: float) -> float | str:
+    """JSON has no NaN; a reader finds the word instead."""
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -1,0 +1,40 @@
+"""Every few steps, the means since the last time go to `trainer.log`, and so to every tracker."""
+
+from typing import Any
+
+from launcher.hooks.stats import Stats, StatsHook
+from launcher.types import PositiveInt
+
+
+class LoggingHook(StatsHook):
+    """Logs `{"train": {...}}`: the records, loss, grad_norm, lr by group, step_time, data_time, max_memory,
+    non_finite_grad_retry_count.
+
+    Args:
+        interval: in optimizer steps.
+        sync: means over all ranks.
+    """
+
+    def __init__(self, interval: PositiveInt = 10, sync: bool = True):
+        super().__init__(self._log, interval, sync)
+
+    def _log(self, trainer: Any, stats: Stats) -> None:
+        records = stats.records | {
+            "loss": stats.loss,
+            "lr": stats.learning_rates,
+            "step_time": stats.step_time,
+            "data_time": stats.data_time,
+            "non_finite_grad_retry_count": stats.non_finite_grad_retry_count,
+        }
+        if stats.grad_norm is not None:
+            records["grad_norm"] = stats.grad_norm
+        if stats.max_memory is not None:
+            records["max_memory"] = stats.max_memory
+        trainer.log({"train": records})
+
+    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        state_dict["logging"] = self.state()
+
+    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+        if "logging" in state_dict:
+            self.load_state(state_dict["logging"])

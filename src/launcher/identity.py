@@ -1,0 +1,161 @@
+"""Who a run is: its name, its id (a hash of the configuration) and so its folder; and how two
+configurations differ.
+
+Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`
+and `${launcher.path:...}`. They see the whole configuration, so they give the same answer while Hydra
+composes, inside the run, and in a sweep's child.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+
+from launcher.wording import show
+
+PLACES = ("${run.", "${paths.", "${hydra", "${launcher.")
+"""Values that interpolate these say where a run lies, not what it computes; the hash takes them as they are
+written."""
+
+_computing = False
+
+
+def run_id(config: DictConfig) -> str:
+    """The first 8 hex digits of a hash of all that counts: everything but `run.not_identity`, and `run.tag`
+    if set.
+
+    Raises:
+        omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
+    """
+    with _no_recursion():
+        counted = identity(config)
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def identity(config: DictConfig) -> dict[str, Any]:
+    """The resolved configuration without what `run.not_identity` names; whole floats as ints (`lr=1.0` is
+    `lr=1`)."""
+    excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
+    counted = _counted(config, "", excluded)
+    tag = OmegaConf.select(config, "run.tag")
+    if tag is not None:
+        counted["run.tag"] = str(tag)
+    return counted
+
+
+def _counted(node: Container, path: str, excluded: set[str]) -> Any:
+    if isinstance(node, ListConfig):
+        return [_value(node, index, f"{path}.{index}", excluded) for index in range(len(node))]
+    assert isinstance(node, DictConfig)
+    paths = {key: join(path, key) for key in node}
+    return {str(key): _value(node, key, paths[key], excluded) for key in node if paths[key] not in excluded}
+
+
+def _value(parent: Container, key: Any, path: str, excluded: set[str]) -> Any:
+    if OmegaConf.is_missing(parent, key):
+        return "???"
+    if OmegaConf.is_interpolation(parent, key):
+        written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
+        if any(place in written for place in PLACES):
+            return written
+    value = parent[key]
+    if isinstance(value, Container):
+        return None if value._is_none() else _counted(value, path, excluded)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+@contextmanager
+def _no_recursion() -> Iterator[None]:
+    """A counted value that leads back to `run.id` through another gets a constant instead of an endless
+    loop."""
+    global _computing
+    _computing = True
+    try:
+        yield
+    finally:
+        _computing = False
+
+
+def choices(config: DictConfig) -> dict[str, Any]:
+    """Which option each group has (`{"model": "gpt", ...}`): from the configuration while it is composed,
+    from Hydra afterwards. Empty for a configuration that Hydra did not compose."""
+    found = OmegaConf.select(config, "hydra.runtime.choices")
+    if found is None and HydraConfig.initialized():
+        found = HydraConfig.get().runtime.choices
+    return dict(found) if found is not None else {}
+
+
+def run_name(config: DictConfig) -> str:
+    """The experiment's name if there is one, else `<model>-<data>`: the options chosen, else the classes'
+    names."""
+    chosen = choices(config)
+    if chosen.get("experiment"):
+        return _file_name(chosen["experiment"])
+    return "-".join(
+        _file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data")
+    )
+
+
+def _class_name(config: DictConfig, group: str) -> str:
+    target = OmegaConf.select(config, f"{group}._target_")
+    return str(target).rpartition(".")[2].lower() if target else "none"
+
+
+def _file_name(choice: Any) -> str:
+    """`nested/option` and several options become one folder name."""
+    parts: Iterable[Any] = choice if isinstance(choice, list | ListConfig) else [choice]
+    return "+".join(str(part).replace("/", "-") for part in parts)
+
+
+def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """A sentence for each key in which two resolved configurations (plain containers) differ, in the order
+    of keys."""
+    before, after = dict(_leaves(saved)), dict(_leaves(present))
+    sentences = []
+    for key in sorted(before.keys() | after.keys()):
+        if key not in before:
+            sentences.append(f"{key}={show(after[key])}: is new.")
+        elif key not in after:
+            sentences.append(f"{key}: was {show(before[key])}, is gone.")
+        elif before[key] != after[key] or isinstance(before[key], bool) != isinstance(after[key], bool):
+            sentences.append(f"{key}={show(after[key])}: was {show(before[key])}.")
+    return sentences
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        here = join(path, key)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+def join(path: str, key: object) -> str:
+    """The dotted path of a key in a node; the path of the root is ""."""
+    return f"{path}.{key!s}" if path else str(key)
+
+
+def _resolve_id(*, _root_: DictConfig) -> str:
+    return "<id>" if _computing else run_id(_root_)
+
+
+def _resolve_name(*, _root_: DictConfig) -> str:
+    return run_name(_root_)
+
+
+def _resolve_path(path: Any) -> str:
+    return str(Path(str(path)).expanduser())
+
+
+OmegaConf.register_new_resolver("launcher.id", _resolve_id, replace=True)
+OmegaConf.register_new_resolver("launcher.name", _resolve_name, replace=True)
+OmegaConf.register_new_resolver("launcher.path", _resolve_path, replace=True)

@@ -1,0 +1,1 @@
+"""What `job=` chooses: one kind of work on a run a file."""

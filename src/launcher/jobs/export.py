@@ -1,0 +1,60 @@
+"""job=export: a run's weights for others, as `export/model.safetensors`."""
+
+import os
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+
+from launcher.checkpoint.files import fsync_folder
+from launcher.checkpoint.shards import write_tensors
+from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.console import setup_logging
+from launcher.distributed import Ranks
+from launcher.errors import ConfigError
+from launcher.folder import RunFolder
+from launcher.jobs.evaluate import find_checkpoint
+from launcher.run import logger, resolved_yaml
+
+DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+class ExportJob:
+    """Writes whole tensors by name, however they were sharded, with the configuration beside.
+
+    Args:
+        checkpoint: latest, best, or the folder of one.
+        dtype: convert floating-point tensors; None: as they are.
+    """
+
+    def __init__(self, checkpoint: str = "latest", dtype: Literal["fp32", "bf16", "fp16"] | None = None):
+        self.checkpoint, self.dtype = checkpoint, dtype
+
+    def run(self, config: DictConfig) -> dict[str, Any]:
+        """
+        Raises:
+            ConfigError: the run has no such checkpoint, or one that holds no tensors of its own.
+        """
+        import torch
+
+        setup_logging(None, Ranks.from_env().rank)
+        folder = RunFolder(config.run.dir)
+        path = find_checkpoint(folder, self.checkpoint)
+        stored = StoredCheckpoint(path)
+        names = [name for name in stored.names() if name.startswith(MODEL)]
+        if not names:
+            raise ConfigError(
+                f"job.checkpoint={self.checkpoint}: {path} holds no exportable weights "
+                f"(format {stored.manifest.checkpoint_format})."
+            )
+        tensors = {name.removeprefix(MODEL): stored.read(name) for name in names}
+        if self.dtype is not None:
+            dtype = getattr(torch, DTYPE_NAMES[self.dtype])
+            tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+        folder.export.mkdir(exist_ok=True)
+        target = folder.export / "model.safetensors"
+        write_tensors(target.with_name(".model.safetensors.tmp"), tensors)
+        os.replace(target.with_name(".model.safetensors.tmp"), target)
+        (folder.export / "config.yaml").write_text(resolved_yaml(config))
+        fsync_folder(folder.export)
+        logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
+        return {"step": stored.manifest.step, "path": str(target)}

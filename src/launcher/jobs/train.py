@@ -1,0 +1,130 @@
+"""job=train: open the run's folder, train, and leave the truth about it in run.json."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from launcher import signals
+from launcher.console import setup_logging
+from launcher.distributed import Ranks, broadcast
+from launcher.errors import ConfigError
+from launcher.folder import RunFolder
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.record import RecordHook
+from launcher.lock import RunLock, is_held, read_holder, refusal
+from launcher.record import RunRecord
+from launcher.run import build_trainer, code_state, logger, resolved_yaml
+from launcher.trainer import Trainer
+
+
+class TrainJob:
+    """Trains, or goes on with, the run that the configuration names."""
+
+    def run(self, config: DictConfig) -> dict[str, Any] | None:
+        """
+        Returns:
+            The last value of each logged metric, for sweepers; None for a run that was complete already.
+        Raises:
+            signals.Stop: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
+            ConfigError: refused; nothing was written.
+        """
+        folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
+        setup_logging(None, ranks.rank)
+        if ranks.is_main and is_complete(folder):
+            record = open_record(config, folder)
+            logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
+            return None
+        lock = RunLock(folder) if ranks.is_main else None
+        if lock is not None and is_held(folder):  # before the work of building; taking the lock decides
+            raise ConfigError(refusal(folder, read_holder(folder.lock_path)))
+        code = code_state()
+        plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
+        recorder = RecordHook(None, plain, code, 1)
+        try:
+            trainer = build_trainer(config, folder, [recorder])
+        except ConfigError:
+            raise
+        except Exception as error:
+            with opened(config, folder, lock) as record, attempt(record, config, ranks, lambda: 0):
+                raise error
+        for hook in trainer.hooks:
+            if isinstance(hook, CheckpointingHook):
+                hook.texts["code.yaml"] = OmegaConf.to_yaml(code)
+        with opened(config, folder, lock) as record:
+            setup_logging(folder.log_path(ranks.rank), ranks.rank)
+            logger.info("Run %s", folder.path)
+            recorder.record = record
+            with attempt(record, config, ranks, lambda: trainer.step, trainer):
+                recorder.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
+                trainer.train()
+            logger.info("Completed at step %d.", trainer.step)
+        trainer.strategy.teardown()
+        return trainer.last_metrics
+
+
+def is_complete(folder: RunFolder) -> bool:
+    return folder.record_path.exists() and RunRecord(folder, id="", name="").state == "completed"
+
+
+def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
+    return RunRecord(folder, id=str(config.run.id), name=str(config.run.name))
+
+
+@contextmanager
+def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Iterator[RunRecord | None]:
+    """The run's folder, held by this process; ranks other than 0 find it made."""
+    if lock is None:
+        broadcast(None)
+        yield None
+        return
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with lock:
+        folder.create()
+        write_hydra_record(config, folder.hydra)
+        broadcast(None)
+        yield open_record(config, folder)
+
+
+@contextmanager
+def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, step: Any, trainer: Trainer | None = None) -> Iterator[None]:
+    """One attempt in run.json, closed with what became of it."""
+    if record is None:
+        with nullcontext():
+            yield
+        return
+    record.begin_attempt(
+        start_step=record.step,
+        max_steps=config.trainer.max_steps,
+        world_size=ranks.world_size,
+        strategy=str(OmegaConf.select(config, "strategy._target_")).rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
+    )
+    try:
+        yield
+    except signals.Stop as stop:
+        name = signal.Signals(stop.signum).name
+        logger.info("Stopped by %s at step %d; the same command goes on from there.", name, step())
+        record.end_attempt("preempted", end_step=step(), signal=name, exit_code=int(stop.code or 0))
+        raise
+    except BaseException as error:
+        code = 2 if isinstance(error, ConfigError) else 1
+        if not isinstance(error, ConfigError):
+            logger.error("Failed at step %d: %s: %s", step(), type(error).__name__, error)
+        record.end_attempt("failed", end_step=step(), exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])
+        raise
+    record.end_attempt("completed", end_step=step(), exit_code=0, reason=trainer.state.stop_reason if trainer else None)
+
+
+def write_hydra_record(config: DictConfig, folder: Path) -> None:
+    """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read them."""
+    from hydra.core.hydra_config import HydraConfig
+
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(resolved_yaml(config))
+    if HydraConfig.initialized():
+        hydra = HydraConfig.get()
+        (folder / "overrides.yaml").write_text(OmegaConf.to_yaml(hydra.overrides.task))
+        (folder / "hydra.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"hydra": hydra})))

@@ -1,0 +1,1 @@
+"""Models: `base` says what a model owes; one model a file."""

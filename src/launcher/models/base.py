@@ -1,0 +1,53 @@
+"""What a model owes the rest, and what strategies and optimizers ask of it."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import nn
+
+Records = dict[str, torch.Tensor | float]
+
+
+class Model(nn.Module, ABC):
+    """A module that gives its own loss.
+
+    The constructor builds modules only. It may run on the meta device, where tensors have shapes and no memory; a
+    strategy then gives them memory (unset values) and calls `init_weights()`, once, before training. It calls it as
+    well where the constructor ran on a real device.
+
+    A model that comes with weights of its own (pretrained ones) builds them on a real device even inside a meta
+    context, and its `init_weights()` leaves them as they are. So a strategy that shards tells the two apart by looking
+    for meta tensors, and asks nothing else.
+
+    A plain `nn.Module` with this `forward` works too, wherever the model fits a device whole.
+    """
+
+    @abstractmethod
+    def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:
+        """Loss and records of one micro-batch.
+
+        Args:
+            batch: what the data gives, on the model's device; from our data sources a tuple `(input, target)`.
+        Returns:
+            The loss, 0-d, as a mean over the micro-batch; and named numbers to be logged, 0-d tensors that stay on
+            the device: reading one here would make every step wait.
+        """
+
+    @abstractmethod
+    def init_weights(self) -> None:
+        """Draw every parameter and fill every buffer, those that no checkpoint has (position tables) included."""
+
+    @abstractmethod
+    def shard_units(self) -> list[nn.Module]:
+        """The repeated blocks, outermost first: what is sharded, gathered and recomputed as one.
+
+        Their matrices are the model's hidden weights (see `launcher.optimizers.muon`).
+        """
+
+
+def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Share of right arg-maxes, 0-d float32. logits [..., classes], target [...] int64; targets of -100 do not count."""
+    counted = target != -100
+    right = (logits.detach().argmax(-1) == target) & counted
+    return right.sum() / counted.sum().clamp(min=1)

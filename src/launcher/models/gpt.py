@@ -1,0 +1,228 @@
+"""A decoder-only transformer over tokens, of the Llama kind."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.base import Model, Records, accuracy
+from launcher.types import PositiveFloat, PositiveInt, UnitInterval
+
+
+class GPT(Model):
+    """Pre-norm blocks of causal attention and a gated feed-forward layer (Touvron et al. 2023, arXiv:2302.13971).
+
+    RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021, arXiv:2104.09864), SwiGLU
+    (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), and an output
+    layer tied to the embedding (Press and Wolf 2017, arXiv:1608.05859). No layer has a bias.
+
+    Args:
+        vocab_size: number of token values; data without tokens have none, which is refused.
+        seq_len: longest input, in tokens.
+        dim: width of the residual stream.
+        num_layers: blocks.
+        num_heads: attention heads; they divide `dim` into even head sizes.
+        num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads; None: num_heads.
+        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, so that its three matrices weigh what two of
+            4 dim would, rounded up to `multiple_of`.
+        multiple_of: see `ffn_dim`.
+        dropout: of the embedding, the attention weights and what each block adds to the residual stream (Radford et
+            al. 2018). Attention weights cannot be dropped by the fastest kernels, so any dropout costs time.
+        rope_theta: base of the rotary wave lengths.
+        tie_embeddings: the output layer uses the embedding's matrix.
+        norm_eps: added to the mean square inside RMSNorm.
+    Raises:
+        ConfigError: the sizes do not fit each other, or the data.
+    """
+
+    def __init__(
+        self,
+        vocab_size: PositiveInt | None = None,
+        seq_len: PositiveInt | None = None,
+        dim: PositiveInt = 128,
+        num_layers: PositiveInt = 4,
+        num_heads: PositiveInt = 4,
+        num_kv_heads: PositiveInt | None = None,
+        ffn_dim: PositiveInt | None = None,
+        multiple_of: PositiveInt = 32,
+        dropout: UnitInterval = 0.0,
+        rope_theta: PositiveFloat = 10000.0,
+        tie_embeddings: bool = True,
+        norm_eps: PositiveFloat = 1e-5,
+    ):
+        super().__init__()
+        if vocab_size is None or seq_len is None:
+            key, name = ("model.vocab_size", "vocab_size") if vocab_size is None else ("model.seq_len", "seq_len")
+            raise ConfigError(
+                f"{key}=null: GPT reads tokens, and the chosen data give no {name}; take token data such as data=text, "
+                "or another model such as model=mlp."
+            )
+        num_kv_heads = num_kv_heads or num_heads
+        self._check_heads(dim, num_heads, num_kv_heads)
+        self.seq_len, self.num_layers, self.dropout = seq_len, num_layers, dropout
+        self.head_dim, self.rope_theta = dim // num_heads, rope_theta
+        if ffn_dim is None:
+            ffn_dim = multiple_of * math.ceil(8 * dim / (3 * multiple_of))
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.blocks = nn.ModuleList(
+            Block(dim, num_heads, num_kv_heads, ffn_dim, dropout, norm_eps) for _ in range(num_layers)
+        )
+        self.norm = nn.RMSNorm(dim, eps=norm_eps)
+        # Tied: the embedding's matrix itself, not a second name of it. A tie of two parameters breaks where they are
+        # given new memory (`to_empty`), and is stored and sharded twice.
+        self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
+        table = torch.empty(seq_len, self.head_dim)
+        self.register_buffer("cos", table, persistent=False)
+        self.register_buffer("sin", table.clone(), persistent=False)
+        self.cos: Tensor
+        self.sin: Tensor
+
+    @staticmethod
+    def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
+        if dim % num_heads or (dim // num_heads) % 2:
+            raise ConfigError(
+                f"model.num_heads={num_heads}: should divide model.dim={dim} into heads of even size; e.g. "
+                f"model.num_heads={_nearest(num_heads, [h for h in range(1, dim + 1) if dim % (2 * h) == 0], dim)}."
+            )
+        if num_heads % num_kv_heads:
+            raise ConfigError(
+                f"model.num_kv_heads={num_kv_heads}: should divide model.num_heads={num_heads}; e.g. "
+                f"model.num_kv_heads={_nearest(num_kv_heads, [h for h in range(1, num_heads + 1) if num_heads % h == 0], 1)}."
+            )
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+        """Mean cross entropy in nats per token.
+
+        Args:
+            batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens; targets of -100 do
+                not count.
+        Returns:
+            The loss; records are empty in training, and `accuracy` in evaluation.
+        """
+        input, target = batch
+        logits = self.logits(input)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
+        return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+
+    def logits(self, input: Tensor) -> Tensor:
+        """input [B, T] int64 -> scores of the next token [B, T, vocab_size].
+
+        Raises:
+            ValueError: T is more than seq_len.
+        """
+        length = input.shape[1]
+        if length > self.seq_len:
+            raise ValueError(f"The input has {length} tokens, and model.seq_len is {self.seq_len}.")
+        cos, sin = self.cos[:length], self.sin[:length]
+        x = F.dropout(self.embedding(input), self.dropout, self.training)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a deviation of 0.02; the matrices that
+        write into the residual stream, two a block, with 0.02 / sqrt(2 num_layers), so that the stream's variance does
+        not grow with depth. Norms are 1.
+        """
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        for block in self.blocks:
+            block.init_weights(0.02, 0.02 / math.sqrt(2 * self.num_layers))  # type: ignore[operator]
+        nn.init.ones_(self.norm.weight)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
+        cos, sin = rope_table(self.seq_len, self.head_dim, self.rope_theta)
+        self.cos.copy_(cos)
+        self.sin.copy_(sin)
+
+    def shard_units(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)). x [B, T, dim]."""
+
+    def __init__(
+        self, dim: int, num_heads: int, num_kv_heads: int, ffn_dim: int, dropout: float, norm_eps: float
+    ):
+        super().__init__()
+        self.dropout = dropout
+        self.attention_norm = nn.RMSNorm(dim, eps=norm_eps)
+        self.attention = Attention(dim, num_heads, num_kv_heads, dropout)
+        self.ffn_norm = nn.RMSNorm(dim, eps=norm_eps)
+        self.ffn = SwiGLU(dim, ffn_dim)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + F.dropout(self.attention(self.attention_norm(x), cos, sin), self.dropout, self.training)
+        return x + F.dropout(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
+
+    def init_weights(self, std: float, residual_std: float) -> None:
+        for matrix in (self.attention.q, self.attention.k, self.attention.v, self.ffn.gate, self.ffn.up):
+            nn.init.normal_(matrix.weight, std=std)
+        for matrix in (self.attention.out, self.ffn.down):
+            nn.init.normal_(matrix.weight, std=residual_std)
+        for norm in (self.attention_norm, self.ffn_norm):
+            nn.init.ones_(norm.weight)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions."""
+
+    def __init__(self, dim: int, num_heads: int, num_kv_heads: int, dropout: float):
+        super().__init__()
+        self.head_dim = dim // num_heads
+        self.dropout = dropout
+        self.grouped = num_kv_heads != num_heads
+        self.q = nn.Linear(dim, dim, bias=False)
+        self.k = nn.Linear(dim, num_kv_heads * self.head_dim, bias=False)
+        self.v = nn.Linear(dim, num_kv_heads * self.head_dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [B, T, dim], cos and sin [T, head_dim] -> [B, T, dim]."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        q = rotate(self.q(x).view(heads).transpose(1, 2), cos, sin)
+        k = rotate(self.k(x).view(heads).transpose(1, 2), cos, sin)
+        v = self.v(x).view(heads).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True, enable_gqa=self.grouped
+        )
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, dim: int, ffn_dim: int):
+        super().__init__()
+        self.gate = nn.Linear(dim, ffn_dim, bias=False)
+        self.up = nn.Linear(dim, ffn_dim, bias=False)
+        self.down = nn.Linear(ffn_dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position times frequency, each [seq_len, head_dim] float32, on the CPU.
+
+    Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The sine's first half has its
+    sign turned, which `rotate` makes use of.
+    """
+    # In float64 and on the CPU: the same tables on every device.
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
+    angle = torch.outer(torch.arange(seq_len, dtype=torch.float64, device="cpu"), theta**-exponent)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((cos, cos), dim=1).float(), torch.cat((-sin, sin), dim=1).float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32. x [B, heads, T, head_dim]."""
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)
+    return (x * cos + swapped * sin).type_as(x)
+
+
+def _nearest(value: int, choices: list[int], default: int) -> int:
+    return min(choices, key=lambda choice: abs(choice - value), default=default)

@@ -1,0 +1,71 @@
+"""Number formats: what a model computes in, and the scaler that fp16 needs."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+from launcher.errors import ConfigError
+from launcher.types import PositiveFloat, PositiveInt
+
+_NULL = nullcontext()
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """fp32, tf32 (fp32 with TensorFloat-32 matrix products on CUDA), bf16 or fp16.
+
+    Parameters and optimizer state stay fp32; bf16 and fp16 are autocast or, where a strategy has one, its policy.
+
+    Args:
+        name: the format.
+        init_scale: fp16 alone: the first loss scale.
+        growth_interval: fp16 alone: steps without overflow until the scale doubles.
+    """
+
+    def __init__(
+        self,
+        name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
+        init_scale: PositiveFloat = 65536.0,
+        growth_interval: PositiveInt = 2000,
+    ):
+        self.name = name
+        self.dtype = DTYPES[name]
+        self.init_scale = init_scale
+        self.growth_interval = growth_interval
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.dtype is not torch.float32
+
+    @property
+    def needs_scaler(self) -> bool:
+        return self.dtype is torch.float16
+
+    def setup(self, device: torch.device) -> None:
+        """Apply what is global to the process.
+
+        Raises:
+            ConfigError: the device cannot do it.
+        """
+        if self.name == "tf32" and device.type != "cuda":
+            raise ConfigError(f"precision=tf32: a {device.type} device has no TensorFloat-32; take precision=fp32.")
+        if self.name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ConfigError("precision=bf16: this GPU has no bf16; take precision=fp16 or fp32.")
+        torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")
+        if device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = self.name == "tf32"
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[None]:
+        if not self.is_mixed:
+            return _NULL
+        return torch.autocast(device.type, dtype=self.dtype)
+
+    def scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        """Enabled for fp16 alone: bf16 has fp32's range."""
+        return torch.amp.GradScaler(
+            device.type,
+            init_scale=self.init_scale,
+            growth_interval=self.growth_interval,
+            enabled=self.needs_scaler,
+        )

@@ -1,0 +1,38 @@
+"""Telling processes apart: process ids are used again, and mean something on one machine only."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def process_start(pid: int) -> str | None:
+    """The start time that tells process `pid` from a later one of that id; None for none, or a zombie."""
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        state, *rest = stat.rpartition(")")[2].split()  # the name in brackets may hold anything, ") " too
+        return None if state in "ZX" else rest[18]
+    try:
+        found = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError:
+        return None
+    state, _, started = found.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+def process_space() -> str:
+    """What tells one process table from another of the same host name: the boot and the PID namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return sys.platform

@@ -1,0 +1,82 @@
+"""The command line of `python -m launcher.runs`. A verb is one module: its parser, and what it does."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.errors import ConfigError
+from launcher.runs import digest, listing, logs, show
+from launcher.wording import hint
+
+VERBS = {"list": listing, "show": show, "logs": logs, "digest": digest}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are a sentence, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help.")
+
+
+def build_parser() -> Parser:
+    """The parser of all verbs. `--outputs` is understood before and after the verb."""
+    parser = Parser(
+        prog="python -m launcher.runs",
+        description="What runs there are, and how they stand. Without a verb: list.",
+        epilog="A RUN is an id, the beginning of one, a name that one run has, name/id, or a folder.",
+    )
+    add_outputs(parser, default=Path("outputs"))
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+    for name, module in VERBS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        verb = verbs.add_parser(name, help=summary, description=summary, epilog=parser.epilog)
+        add_outputs(verb, default=argparse.SUPPRESS)
+        module.add_arguments(verb)
+    return parser
+
+
+def add_outputs(parser: argparse.ArgumentParser, default: Path | str) -> None:
+    parser.add_argument(
+        "--outputs", type=Path, default=default, metavar="DIR", help="where the runs lie (default: outputs)"
+    )
+
+
+def with_verb(arguments: Sequence[str]) -> list[str]:
+    """The command line with `list` put in where no verb stands: `runs`, `runs --json`, `runs model=mlp`.
+
+    Raises:
+        ConfigError: the first word is neither a verb nor a filter.
+    """
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("--outputs"):
+        position += 1 if "=" in arguments[position] else 2
+    rest = arguments[position:]
+    if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
+        return list(arguments)
+    if rest and not rest[0].startswith("-") and "=" not in rest[0]:
+        raise ConfigError(f"'{rest[0]}': is not one of the verbs {', '.join(VERBS)}{hint(rest[0], VERBS)}")
+    return [*arguments[:position], "list", *rest]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
+    try:
+        parsed = build_parser().parse_args(with_verb(sys.argv[1:] if arguments is None else arguments))
+        code: int = VERBS[parsed.verb].run(parsed)
+        sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        print(*error.sentences, sep="\n", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""All there is to know of one run: its record, overrides, attempts, checkpoints and last metrics."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launcher.runs.find import Run, find_run
+from launcher.runs.words import best, duration, local_time, number, progress, seconds_of, size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = find_run(arguments.run, arguments.outputs)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=10_000, highlight=False)
+    console.print(facts(found))
+    for heading, rows in (
+        ("attempts", attempts(found)),
+        ("checkpoints", checkpoints(found)),
+        ("metrics", metrics(found)),
+    ):
+        if rows.row_count:
+            console.print()
+            console.print(Text(heading, style="bold"))
+            console.print(rows)
+    return 0
+
+
+def facts(run: Run) -> Table:
+    """What run.json says above its attempts, a line each."""
+    record = run.record
+    git = record.get("git") or {}
+    commit = (
+        f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"
+    )
+    ranks = record.get("world_size")
+    lines = {
+        "run": f"{run.name}/{run.id}",
+        "folder": str(run.folder.path),
+        "state": run.state,
+        "step": progress(record),
+        "loss": number(record.get("loss")),
+        "best": best(record),
+        "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
+        "commit": commit,
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in (record.get("versions") or {}).items()
+        ),
+        "choices": " ".join(f"{k}={v}" for k, v in run.choices.items() if not k.startswith("hydra")),
+        "overrides": " ".join(run.overrides) or "none",
+    }
+    table = grid()
+    for heading, value in lines.items():
+        if value:
+            table.add_row(Text(heading, style="bold"), Text(value))
+    return table
+
+
+def attempts(run: Run) -> Table:
+    """Who worked on the run when, from which step to which, and what became of it."""
+    table = grid("#", "started", "took", "host", "pid", "job", "steps", "outcome", "signal", "exit", "reason")
+    for attempt in run.attempts:
+        cells = attempt_cells(attempt, run)
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
+    return table
+
+
+def attempt_cells(attempt: dict[str, Any], run: Run) -> list[Any]:
+    """One attempt as a row. One without an outcome works still, or its process died unseen (`stale`)."""
+    is_open = attempt.get("outcome") is None
+    first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
+    if is_open:
+        last = time.time() if run.state == "running" else run.updated
+    end_step = run.record.get("step") if is_open else attempt.get("end_step")
+    return [
+        attempt.get("number"),
+        local_time(attempt.get("started")),
+        None if first is None or last is None else duration(last - first),
+        attempt.get("host"),
+        attempt.get("pid"),
+        attempt.get("slurm_job_id"),
+        f"{attempt.get('start_step')} to {end_step}",
+        run.state if is_open else attempt.get("outcome"),
+        attempt.get("signal"),
+        attempt.get("exit_code"),
+        attempt.get("reason"),
+    ]
+
+
+def checkpoints(run: Run) -> Table:
+    """The checkpoint folders, those set aside as corrupt too; their bytes are not verified here."""
+    table = grid()
+    if not run.folder.checkpoints.is_dir():
+        return table
+    entries = sorted(run.folder.checkpoints.iterdir())
+    links = {entry.name: os.readlink(entry) for entry in entries if entry.is_symlink()}
+    for entry in entries:
+        if entry.is_symlink() or entry.name.startswith(".") or not entry.is_dir():
+            continue
+        names = ", ".join(name for name, target in links.items() if Path(target).name == entry.name)
+        held, changed = folder_size(entry), entry.stat().st_mtime
+        table.add_row(
+            entry.name, Text(size(held), justify="right"), f"{duration(time.time() - changed)} ago", names
+        )
+    return table
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes in all files below a folder."""
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names
+    )
+
+
+def metrics(run: Run) -> Table:
+    """The newest value of each metric, and its step."""
+    table = grid()
+    newest: dict[str, tuple[Any, Any]] = {}
+    for line in tail(run.folder.metrics_path):
+        step = line.pop("step", None)
+        for key, value in line.items():
+            if "/" in key:
+                newest[key] = (value, step)
+    for key in sorted(newest):
+        value, step = newest[key]
+        table.add_row(key, Text(number(value), justify="right"), f"step {step}")
+    return table
+
+
+def tail(path: Path, most: int = 1 << 20) -> list[dict[str, Any]]:
+    """The JSON lines within the last `most` bytes of a file; a line that is not whole is passed over."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - most)
+            file.seek(start)
+            lines = file.read().splitlines()[1 if start else 0 :]
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
+def grid(*headings: str) -> Table:
+    """A table without lines, with headings if there are any."""
+    table = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

@@ -1,0 +1,59 @@
+"""Numbers and times as people read them."""
+
+from datetime import datetime
+from typing import Any
+
+
+def duration(seconds: float) -> str:
+    """The largest unit that says enough: 12s, 5m, 3h, 2d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (seconds >= size and unit == "m"):
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def seconds_of(time: str | None) -> float | None:
+    """An ISO 8601 time as seconds since the epoch; None for none."""
+    try:
+        return datetime.fromisoformat(time).timestamp() if time else None
+    except ValueError:
+        return None
+
+
+def local_time(time: str | None) -> str:
+    """An ISO 8601 time in this machine's time zone, to the second."""
+    seconds = seconds_of(time)
+    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: Any) -> str:
+    """Four significant digits; `-` for none. Takes "nan" and "inf", as run.json has them."""
+    if value is None:
+        return "-"
+    try:
+        return f"{float(value):.4g}"
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def progress(record: dict[str, Any]) -> str:
+    """step/max_steps."""
+    most = record.get("max_steps")
+    return f"{record.get('step', 0)}/{most if most is not None else '?'}"
+
+
+def best(record: dict[str, Any]) -> str:
+    """The best value and where it was: `1.234 (val/loss, step 400)`."""
+    found = record.get("best")
+    if not isinstance(found, dict):
+        return "-"
+    return f"{number(found.get('value'))} ({found.get('metric')}, step {found.get('step')})"
+
+
+def size(bytes: float) -> str:
+    """Bytes in the unit that fits: 512 B, 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if bytes < 1000:
+            return f"{bytes:.0f} {unit}" if unit == "B" else f"{bytes:.1f} {unit}"
+        bytes /= 1000
+    return f"{bytes:.1f} TB"

@@ -1,0 +1,45 @@
+"""Parts that the user built and wrapped: `BaseTrainer`'s own strategy."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.distributed import Ranks, rank, world_size
+from launcher.precision import Precision
+from launcher.state import StepPlan
+from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.native import NativeStrategy
+
+
+class AdoptedStrategy(NativeStrategy):
+    """Process groups, devices and wrappers are the user's; the step is ours."""
+
+    name = "adopted"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        plan: StepPlan,
+        precision: Precision,
+        device: torch.device,
+    ):
+        self.ranks = Ranks(rank(), world_size(), 0)
+        self.plan, self.precision, self.device = plan, precision, device
+        self.attach(model, optimizer, scaler)
+        self._no_sync = getattr(model, "no_sync", None) if plan.no_sync_accumulate else None
+
+    def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
+        return self.device
+
+    def prepare(
+        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return self.model, self.optimizer
+
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+        return NULL if enabled or self._no_sync is None else self._no_sync()

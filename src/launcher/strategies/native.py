@@ -1,0 +1,119 @@
+"""What the strategies on plain torch share: autocast, scaler, clip, guarded update, state by parameter name."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from launcher.state import DeferredFlag, StepResult
+from launcher.strategies.base import Saved, Snapshot, Strategy
+from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
+from launcher.strategies.weights import load_model_tensors, model_tensors
+
+MODEL, OPTIMIZER = "model/", "optimizer/"
+
+
+class NativeStrategy(Strategy):
+    """A step of torch's own parts."""
+
+    scaler: torch.amp.GradScaler
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+        """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
+        clipping a small model."""
+        self.model, self.optimizer, self.scaler = model, optimizer, scaler
+        self._params = [p for group in optimizer.param_groups for p in group["params"]]
+        self._loss_divisor = self.plan.grad_accum_steps
+        # A fused optimizer leaves out an update by itself when `found_inf` is 1: the host need not look.
+        self._device_decides = (
+            self.device.type == "cuda"
+            and not scaler.is_enabled()
+            and not self.plan.retry_non_finite
+            and getattr(optimizer, "_step_supports_amp_scaling", False)
+        )
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self._loss_divisor > 1:
+            loss = loss / self._loss_divisor
+        if self.scaler.is_enabled():
+            loss = self.scaler.scale(loss)
+        loss.backward()
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
+    def step(self) -> StepResult:
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        if self.before_clip is not None:
+            self.before_clip()
+        grads = [p.grad for p in self._params if p.grad is not None]
+        norm = self._total_norm(grads)
+        if self._device_decides:
+            return self._update_unseen(grads, norm)
+        # The norm is finite exactly if every gradient is (or the sum of squares overflows, which is no better).
+        if not math.isfinite(norm.item()):
+            return self._leave_out(norm)
+        self._clip(norm)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return StepResult(norm)
+
+    def _total_norm(self, grads: Iterable[torch.Tensor]) -> torch.Tensor:
+        """2-norm over the gradients of the whole model, 0-d."""
+        return get_total_norm(grads)
+
+    def _clip(self, norm: torch.Tensor) -> None:
+        if self.plan.max_grad_norm:
+            clip_grads_with_norm_(self._params, self.plan.max_grad_norm, norm)
+
+    def _update_unseen(self, grads: list[torch.Tensor], norm: torch.Tensor) -> StepResult:
+        self._clip(norm)
+        found_inf = (~norm.isfinite()).float()
+        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        try:
+            self.optimizer.step()
+        finally:
+            del self.optimizer.found_inf  # type: ignore[attr-defined]
+        self.optimizer.zero_grad()
+        return StepResult(norm, skipped=DeferredFlag(found_inf))
+
+    def _leave_out(self, norm: torch.Tensor) -> StepResult:
+        if self.scaler.is_enabled():
+            self.scaler.update()  # lowers the scale; the step itself is not made
+            self.optimizer.zero_grad()
+            return StepResult(norm, skipped=True)
+        self.optimizer.zero_grad()
+        if self.plan.retry_non_finite:
+            return StepResult(norm, retry=True)
+        return StepResult(norm, skipped=True)
+
+    # ------------------------------------------------------------------------------------------------------ state
+    def snapshot(self) -> Snapshot:
+        tensors = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
+        moments, groups = optimizer_snapshot(self.model, self.optimizer)
+        tensors |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+        meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
+        return Snapshot(tensors, meta)
+
+    def load(self, saved: Saved) -> None:
+        load_model_tensors(self.model, saved, MODEL, strict=True)
+        load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
+        if self.scaler.is_enabled() and saved.meta["scaler"]:
+            self.scaler.load_state_dict(saved.meta["scaler"])
+
+    def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
+        prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
+        return load_model_tensors(self.model, saved, prefix, strict)
+
+    def full_weights(self) -> dict[str, torch.Tensor] | None:
+        if not self.ranks.is_main:
+            return None
+        return {name: tensor.detach().cpu() for name, tensor in model_tensors(self.model).items()}

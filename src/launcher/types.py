@@ -1,0 +1,16 @@
+"""Bounded types for constructor signatures.
+
+A constructor's signature is its configuration schema (see `launcher.signatures`), so bounds are written where the
+argument is: `lr: PositiveFloat`. Nothing heavy is imported here.
+"""
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+PositiveInt = Annotated[int, Gt(0)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+UnitInterval = Annotated[float, Ge(0), Lt(1)]
