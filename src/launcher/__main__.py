@@ -1,5 +1,4 @@
-"""`python -m launcher`, and the `launcher` script: handlers for signals first, since a signal may come any
-time."""
+"""`python -m launcher`, and the `launcher` script: handlers for signals first, since one may come any time."""
 
 import os
 import sys
@@ -10,9 +9,7 @@ from launcher import signals
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
-    if (
-        os.getcwd() not in sys.path
-    ):  # as `python -m` has it: a package in the current folder can be named in `_target_`
+    if os.getcwd() not in sys.path:  # as `python -m` has it: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if {"-h", "--help"} & set(sys.argv[1:]):
         from launcher.help import print_help
@@ -20,7 +17,10 @@ def main() -> None:
         return print_help()
     from launcher.cli import main as run
 
-    return run()
+    try:
+        return run()
+    finally:
+        signals.ignore()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ _task_started = False
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; leaves by SystemExit for every outcome but a completed run and a crash."""
+    global _task_started
+    _task_started = False
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints exceptions itself and exits 1
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)

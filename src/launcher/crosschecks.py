@@ -60,8 +60,8 @@ def _warmup(tree: dict[str, Any]) -> Iterator[str]:
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if steps and ratio:
         yield (
-            f"scheduler.warmup_steps={show(steps)}: scheduler.warmup_ratio={show(ratio)} is set too, and only "
-            "one may be; e.g. scheduler.warmup_ratio=null."
+            f"scheduler.warmup_steps={show(steps)}: scheduler.warmup_ratio={show(ratio)} is set too, "
+            "and only one may be; e.g. scheduler.warmup_ratio=null."
         )
     if type(steps) is int and total is not None and steps > total:
         yield f"scheduler.warmup_steps={steps}: is more than the steps there are; take {total} or less."
@@ -89,8 +89,8 @@ def _names(tree: dict[str, Any]) -> Iterator[str]:
         value = _at(tree, f"run.{key}")
         if isinstance(value, str) and not NAME.fullmatch(value):
             yield (
-                f"run.{key}={show(value)}: should be usable as a folder's name: letters, digits and . _ - + = "
-                "@ with a letter, digit or _ first."
+                f"run.{key}={show(value)}: should be usable as a folder's name: letters, digits and "
+                ". _ - + = @ with a letter, digit or _ first."
             )
 
 

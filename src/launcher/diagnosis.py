@@ -44,7 +44,7 @@ def diagnose(
         seen: set[str] = set()
         bad_keys: set[str] = set()
         for job in _jobs([one for one in readable if not one.startswith("hydra.searchpath=")]):
-            if not seen.issuperset(job):
+            if not job or not seen.issuperset(job):
                 seen.update(job)
                 _examine(config_name, job, faults, bad_keys)
     return list(dict.fromkeys(faults))
@@ -150,12 +150,15 @@ def _bad_option(override: Override, error: Exception) -> str:
     """Why a choice of a group does not compose."""
     group, value = override.key_or_group, override.value()
     options = loader().get_group_options(group, ObjectType.CONFIG)
+    if value is None:
+        return f"to leave the group out, write ~{group}."
     for option in map(str, value if isinstance(value, list) else [value]):
         if option in options:
             continue
         listed = f"{group} has {', '.join(options)}"
         if near := nearest(option, options):
-            return f"no option {option}; did you mean {group}={near}? ({listed})"
+            meant = _rewritten(override, group).replace(option, near)
+            return f"no option {option}; did you mean {meant}? ({listed})"
         return f"no option {option}; {listed}."
     return first_line(error)
 
@@ -188,9 +191,10 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     groups = [group for group in loader().list_groups("") if group != "hydra"]
     if near := nearest(name, keys + groups):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
-    owners = [key for key in keys if isinstance(node := _select(config, key), DictConfig) and name in node]
-    if owners:
-        meant = " or ".join(_rewritten(override, f"{owner}.{name}{dot}{rest}") for owner in owners)
+    parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
+    if below := nearest(name, [str(one) for node in parts.values() for one in node]):
+        owners = [key for key, node in parts.items() if below in node and not OmegaConf.is_interpolation(node, below)]
+        meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
         return f"no key {name}; did you mean {meant}?"
     return f"no key {name}; a run has {', '.join(keys)}."
 

@@ -4,7 +4,8 @@
 class ConfigError(Exception):
     """A bad command line or configuration.
 
-    Each sentence names the key, its value and the fix: `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
+    Each sentence names the key, its value and the fix:
+    `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
     """
 
     def __init__(self, *sentences: str):

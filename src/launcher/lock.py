@@ -164,9 +164,7 @@ class RunLock:
         while not self._stop.wait(self.beat):
             try:
                 if not self.is_held():
-                    logger.error(
-                        "the lock of %s is lost: removed, or taken over by another run", self.folder.path
-                    )
+                    logger.error("the lock of %s is lost: removed, or taken over by another run", self.folder.path)
                     return
                 os.utime(self.path)  # without a time: the file server's own clock
             except OSError as error:
@@ -233,6 +231,15 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
     return time.time() - beat < silence
 
 
+def held_here(folder: RunFolder) -> Holder | None:
+    """The live process of this machine that is on the run, if there is one.
+
+    For refusing early, before the work of building a run. One elsewhere takes a wait to judge (`RunLock.acquire`).
+    """
+    held = read_holder(folder.lock_path)
+    return held if held is not None and held.is_local() and held.is_alive() else None
+
+
 def refusal(folder: RunFolder, held: Holder | None) -> str:
     """The sentence for a second process on a live run."""
     who = str(held) if held else "another process"
@@ -272,9 +279,7 @@ def read_holder(path: Path) -> Holder | None:
 def last_beat(path: Path) -> float | None:
     """The lock's modification time; None without a lock."""
     try:
-        with open(
-            path, "rb"
-        ) as file:  # opening makes a network file system ask its server, a bare stat does not
+        with open(path, "rb") as file:  # opening makes a network file system ask its server, a bare stat does not
             return os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None

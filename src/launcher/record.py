@@ -114,10 +114,7 @@ class RunRecord:
         now = self._time()
         self._close_killed()
         number = self.attempts[-1].number + 1 if self.attempts else 1
-        if start_step < self.step:  # rolled back: what was said of later steps is not so any more
-            self.data["loss"] = None
-            if (self.data["best"] or {}).get("step", 0) > start_step:
-                self.data["best"] = None
+        self._roll_back(start_step)
         self.attempts.append(
             Attempt(
                 number=number,
@@ -139,6 +136,18 @@ class RunRecord:
         )
         self._write()
         return number
+
+    def start_from(self, step: int) -> None:
+        """Correct where the open attempt begins: that may be known only when its checkpoint is loaded.
+
+        Raises ValueError without an open attempt; a write that fails is logged, as in `progress`.
+        """
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            raise ValueError("no attempt is open")
+        attempt.start_step = step
+        self._roll_back(step)
+        self.progress(step, force=True)
 
     def progress(
         self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False
@@ -196,6 +205,13 @@ class RunRecord:
         self.data["state"] = "failed" if outcome == "killed" else outcome
         self._write()
 
+    def _roll_back(self, step: int) -> None:
+        """Forget what was said of steps after `step`: it is not so any more."""
+        if step < self.step:
+            self.data["loss"] = None
+            if (self.data["best"] or {}).get("step", 0) > step:
+                self.data["best"] = None
+
     def _note(self, step: int, loss: float | None, best: dict[str, Any] | None) -> None:
         self.data["step"] = step
         if loss is not None:
@@ -221,9 +237,7 @@ class RunRecord:
         except ValueError as error:
             aside = self.path.with_name(self.path.name + ".damaged")
             os.replace(self.path, aside)
-            logger.warning(
-                "%s is damaged (%s): set aside as %s, and begun anew", self.path, error, aside.name
-            )
+            logger.warning("%s is damaged (%s): set aside as %s, and begun anew", self.path, error, aside.name)
             return
         self.attempts = attempts
         self.data = {**self.data, **data, "id": self.data["id"], "name": self.data["name"]}

@@ -14,11 +14,25 @@ UNRESOLVED = object()
 """Stands for a value that could not be had; its own sentence says why, so no other complains of it."""
 
 
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     """The configuration as plain containers, Hydra's node left out, and the sentences of what is missing in
     it."""
     faults: list[str] = []
     return _resolve_dict(config, "", faults, config), faults
+
+
+def references(config: Any, path: str = "") -> dict[str, str]:
+    """Which other key a key takes its value from: `{"model.vocab_size": "data.vocab_size"}`."""
+    found: dict[str, str] = {}
+    for key, value in config.items() if isinstance(config, dict) else ():
+        here = join(path, key)
+        if isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
+            found[here] = match[1]
+        found |= references(value, here)
+    return found
 
 
 def _resolve_dict(node: DictConfig, path: str, faults: list[str], root: DictConfig) -> dict[str, Any]:
@@ -53,7 +67,7 @@ def _unresolved(parent: Any, key: Any, path: str, root: DictConfig, error: Excep
     """A sentence for an interpolation that leads nowhere, e.g. to a key that the chosen data does not
     have."""
     written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
-    for reference in re.findall(r"\$\{([\w.]+)\}", written):
+    for reference in REFERENCE.findall(written):
         if OmegaConf.select(root, reference, default=UNRESOLVED, throw_on_missing=False) is not UNRESOLVED:
             continue
         group, _, name = reference.partition(".")

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.crosschecks import NO_TRAINING, crosschecks
 from launcher.errors import ConfigError
 from launcher.options import composed_from, options
-from launcher.resolution import UNRESOLVED, resolve
+from launcher.resolution import UNRESOLVED, references, resolve
 from launcher.signatures import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.sources import NotThere
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -77,22 +77,36 @@ def validate(config: DictConfig) -> None:
         ConfigError: with a sentence for every fault found.
     """
     tree, faults = resolve(config)
-    faults += _sections(tree)
+    faults += _sections(tree, _trains(tree))
     faults += _groups(tree, config)
     for path, node in _nodes(tree, ""):
         faults += _node(path, node)
     faults += crosschecks({key: value for key, value in tree.items() if value is not UNRESOLVED})
     if faults:
-        raise ConfigError(*dict.fromkeys(faults))
+        raise ConfigError(
+            *_at_their_source(faults, references(OmegaConf.to_container(config, resolve=False)))
+        )
 
 
-def _sections(tree: dict[str, Any]) -> Iterator[str]:
+def _at_their_source(faults: list[str], sources: dict[str, str]) -> list[str]:
+    """Each sentence once, and none for a key that only repeats the bad value of another by interpolation."""
+    keys = {fault.partition("=")[0] for fault in faults}
+    return [fault for fault in dict.fromkeys(faults) if sources.get(fault.partition("=")[0]) not in keys]
+
+
+def _trains(tree: dict[str, Any]) -> bool:
+    job = tree.get("job")
+    return not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
+
+
+def _sections(tree: dict[str, Any], trains: bool) -> Iterator[str]:
     tops = {key: value for key, value in tree.items() if key in ("seed", "device")}
     yield from _keys("", tops, _section(Top), partial=False)
     for name, keys in SECTIONS.items():
         value = tree.get(name)
         if isinstance(value, dict):
-            yield from _keys(name, value, _section(keys, takes_more=name in OPEN_SECTIONS), partial=False)
+            spec = _section(keys, takes_more=name in OPEN_SECTIONS)
+            yield from _keys(name, value, spec, partial=name == "trainer" and not trains)
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             yield f"{name}={show(value)}: should hold the keys {', '.join(_section(keys).names)}."
 
@@ -115,12 +129,10 @@ def _groups(tree: dict[str, Any], config: DictConfig) -> Iterator[str]:
         if key not in known and not _is_referred_to(config, key):
             near = hint(key, known)
             yield f"{key}={show(value)}: is no part of a run, and nothing refers to it by ${{{key}}}{near}"
-    job = tree.get("job")
-    trains = not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
-    for name in NEEDED + (NEEDED_TO_TRAIN if trains else ()):
+    for name in NEEDED + (NEEDED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(config), name)) or "..."
-            yield f"{name}=null: the run needs one; choose {name}={listed}."
+            yield f"{name}: the run needs one; choose {name}={listed}."
     for name in GROUPS:
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:

@@ -56,7 +56,7 @@ def restore_rng(state: dict[str, Any]) -> None:
         torch.mps.set_rng_state(state["mps"])
 
 
-class isolated_rng:  # noqa: N801 - used like a function
+class isolated_rng:
     """Whatever is drawn inside leaves no trace: evaluation must not move the training's random numbers."""
 
     def __enter__(self) -> None:

@@ -26,7 +26,7 @@ class Stop(SystemExit):
         self.signum = signum
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
+class Interrupted(Exception):
     """Raised inside `waiting` alone, when a signal arrives: the wait for data is over."""
 
 
@@ -114,6 +114,12 @@ waiting = _Waiting()
 """`with waiting:` a signal (also one already noted) ends the wait by raising `Interrupted`."""
 
 
+def ignore() -> None:
+    """From now on signals change nothing: the outcome is decided, and the interpreter would die of one while it ends."""
+    for signum in _state.installed:
+        signal.signal(signum, signal.SIG_IGN)
+
+
 def ignore_in_child() -> None:
     """For a child process (a data worker): its parent alone answers signals, also those sent to the whole group."""
     for signum in HANDLED:
@@ -123,7 +129,7 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Hold the handled signals back while children start: they inherit the mask, so none dies before `ignore_in_child`."""
+    """Hold the handled signals back while children start: they inherit the mask, and reach `ignore_in_child` alive."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

@@ -153,7 +153,7 @@ def look_up(module: Module, name: str, hops: int = 0) -> Module | Definition:
             continue
     if (deeper := find_module(f"{module.name}.{name}")) is not None:
         return deeper
-    if module.path and (stars or _is_dynamic(module)):
+    if module.path and _is_dynamic(module):
         raise Opaque(f"{module.name}.{name}")
     kind = "module" if module.path is None else "name"
     raise NotThere(kind, module.name, name, names(module) + _submodules(module))

@@ -55,7 +55,7 @@ def _seed_disabled(method: Callable) -> bool:
             delattr(function, "__dynamo_disable")  # from now on torch's own
         return method(*args, **kwargs)
 
-    setattr(function, "__dynamo_disable", until_dynamo)  # noqa: B010 - inside a class the name would be mangled
+    setattr(function, "__dynamo_disable", until_dynamo)
     return True
 
 

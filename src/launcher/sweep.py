@@ -172,7 +172,7 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
         return []
     if any(job.dispatch != jobs[0].dispatch for job in jobs):
         raise ConfigError("dispatch: all jobs of a sweep go one way; sweep over something else.")
-    dispatch = instantiate(jobs[0].dispatch)
+    dispatch = instantiate(jobs[0].dispatch, _recursive_=False)
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
         return results

@@ -9,7 +9,7 @@ at its interval.
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -281,8 +281,8 @@ class BaseTrainer:
     def _next_epoch(self) -> Any:
         self.state.epoch += 1
         for owner in (self.data_loader, getattr(self.data_loader, "sampler", None)):
-            if hasattr(owner, "set_epoch"):
-                owner.set_epoch(self.state.epoch)
+            if set_epoch := getattr(owner, "set_epoch", None):
+                set_epoch(self.state.epoch)
         self._batches = iter(self.data_loader)
         try:
             return next(self._batches)
@@ -327,7 +327,8 @@ class BaseTrainer:
         state = self.state
         state.skipped_steps += 1
         state.skipped_in_row += 1
-        self.logger.warning(
+        self.logger.log(
+            logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # a scaler finds its scale that way
             "Step %d: the gradient is not finite (%s); the update is left out (%d in a row).",
             self.step, self._last_losses(), state.skipped_in_row,
         )  # fmt: skip
@@ -507,7 +508,7 @@ class Trainer(BaseTrainer):
 
 
 def _overridden(hooks: Sequence[BaseHook], event: str) -> list[Callable[..., None]]:
-    """The bound methods of those hooks alone that do something on an event: an empty call costs as much as a full."""
+    """The bound methods of those hooks alone that do something on an event: an empty call costs as a full one."""
     return [getattr(hook, event) for hook in hooks if getattr(type(hook), event) is not getattr(BaseHook, event)]
 
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from launcher.checkpoint.files import FileEntry, hash_file, write_json
 
@@ -29,7 +32,8 @@ class Manifest:
     format_version: int = VERSION
 
     def write(self, folder: Path) -> None:
-        write_json(folder / NAME, asdict(self))
+        data = asdict(self)
+        write_json(folder / NAME, {**data, "xxh3": _digest(data)})
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -39,6 +43,9 @@ class Manifest:
         """
         try:
             data: dict[str, Any] = json.loads((folder / NAME).read_bytes())
+            stated = data.pop("xxh3")
+            if stated != _digest(data):
+                raise ValueError("its own checksum does not fit")
             files = [FileEntry(**entry) for entry in data.pop("files")]
             manifest = cls(files=files, **data)
         except FileNotFoundError:
@@ -52,6 +59,11 @@ class Manifest:
         return manifest
 
 
+def _digest(data: dict[str, Any]) -> str:
+    """Over the content without this digest: a flipped bit in a file's size or in the step must show as well."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
+
+
 def verify(folder: Path, hashes: bool = True) -> Manifest:
     """Compare a folder with its manifest; files side by side, since hashing is faster than one disk queue.
 
@@ -62,8 +74,10 @@ def verify(folder: Path, hashes: bool = True) -> Manifest:
         OSError: the folder cannot be read; that says nothing about its content.
     """
     manifest = Manifest.read(folder)
+    if (named := re.match(r"step-(\d+)$", folder.name)) and int(named.group(1)) != manifest.step:
+        raise CorruptCheckpoint(f"{folder.name}: {NAME} is that of step {manifest.step}")
     for entry in manifest.files:
-        if os.sep in entry.name and ".." in Path(entry.name).parts:
+        if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
             raise CorruptCheckpoint(f"{folder.name}: {entry.name} leads out of the folder")
         try:
             size = os.stat(folder / entry.name).st_size

@@ -2,8 +2,8 @@
 
 The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
 library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library so that
-the bytes go from the kept host buffers to the disk once, hashed on the way. A part of a tensor that is sharded over ranks
-says in the header's metadata where it lies in the whole.
+the bytes go from the kept host buffers to the disk once, hashed on the way. A part of a tensor that is sharded over
+ranks says in the header's metadata where it lies in the whole.
 """
 
 import json
@@ -31,7 +31,7 @@ PARTS = "launcher.parts"
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor, copied only if it is not contiguous."""
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def write_tensors(
@@ -153,10 +153,7 @@ def _read_bytes(file: Path, start: int, view: memoryview) -> None:
 def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
     """Copy what a piece and the target's box share; returns the number of values."""
     low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
-    high = [
-        min(a + n, b + m)
-        for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)
-    ]
+    high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
     if any(h <= lo for lo, h in zip(low, high, strict=True)):
         return 0
     # Rows are contiguous on disk: read only those of the first dimension that are wanted.

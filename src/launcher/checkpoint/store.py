@@ -105,10 +105,10 @@ class CheckpointStore:
             except CorruptCheckpoint as error:
                 problems.append(str(error))
                 aside = self.set_aside(folder)
-                self.logger.error("Checkpoint %s; it is set aside as %s, and the one before is used.", error, aside.name)
-        aside = sorted(entry.name for entry in self.root.glob(f"{CORRUPT}*"))
-        if problems or aside:
-            raise CorruptCheckpoint("; ".join(problems) or f"only broken checkpoints are left ({', '.join(aside)})")
+                self.logger.error("Checkpoint %s; set aside as %s, and the one before is used.", error, aside.name)
+        broken = sorted(entry.name for entry in self.root.glob(f"{CORRUPT}*"))
+        if problems or broken:
+            raise CorruptCheckpoint("; ".join(problems) or f"only broken ones are left ({', '.join(broken)})")
         return None
 
     def steps_with_broken(self) -> list[int]:

@@ -36,12 +36,9 @@ class DataSource(ABC):
         self.num_workers = num_workers
         self.shuffle = shuffle
 
-    def check(self) -> None:
-        """Raise `ConfigError` for what can be known without reading the data, such as a missing file."""
-
     @abstractmethod
     def train_dataset(self) -> Any:
-        """The training samples."""
+        """The training samples. Raises ConfigError for missing or unfit files."""
 
     def val_dataset(self) -> Any | None:
         """The held-out samples, or None."""
@@ -55,7 +52,6 @@ class DataSource(ABC):
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str | None = None,
-        on_wait: Callable[[], None] | None = None,
     ) -> ResumableLoader:
         """An endless, resumable loader of this rank's micro-batches; see `launcher.data.loader.ResumableLoader`."""
         from launcher.data.loader import ResumableLoader
@@ -71,7 +67,6 @@ class DataSource(ABC):
             seed_samples=self.seed_samples,
             collate_fn=self.collate,
             device=device,
-            on_wait=on_wait,
         )
 
     def val_loader(

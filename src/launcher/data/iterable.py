@@ -7,15 +7,15 @@ for any number of ranks and workers. The dataset must not divide itself among ra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-from launcher.data.randomness import PrivateGenerators, isolated, seed_generators
+from launcher.data.randomness import PrivateGenerators, seed_generators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
 
 Collate = Callable[[list[Any]], Any]
+Run = Callable[[Callable[[], Any]], Any]
 
 
 def is_stream(dataset: Any) -> bool:
@@ -59,16 +59,16 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
             raise ConfigError(_empty(dataset, epoch))
         if size is not None and count != size:
             raise ConfigError(
-                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, so a "
-                "resume would not find its place; make them agree or define no __len__."
+                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, so "
+                "a resume would not find its place; make them agree or define no __len__."
             )
         epoch, skip = epoch + 1, max(0, skip - count)
 
 
 def _empty(dataset: Any, epoch: int) -> str:
     return (
-        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it should begin a new pass "
-        "over at least one."
+        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it should begin a new "
+        "pass over at least one."
     )
 
 
@@ -87,28 +87,19 @@ class TrainingStream:
         self.seed = seed
 
     def __iter__(self) -> Iterator[Any]:
-        own = PrivateGenerators() if self.seed is not None else nullcontext()
-        with own:
-            samples = stream_samples(self.dataset, self.seed, self.position)
-            batch = self._batch(samples, skip=0)
+        draw, aside = _randomness(self.seed)
+        samples = stream_samples(self.dataset, self.seed, self.position)
+        skip = 0
         while True:
-            yield batch
-            with own:
-                batch = self._batch(samples, skip=self.others)
-
-    def _batch(self, samples: Iterator[Any], skip: int) -> Any:
-        own = list(islice(samples, skip, skip + self.size))
-        # A rank's collate may draw random numbers; the stream, the same on all ranks, must not notice.
-        with isolated() if self.seed is not None else nullcontext():
-            return self.collate(own)
+            own = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
+            yield aside(lambda: self.collate(own))  # noqa: B023
+            skip = self.others
 
 
 class EvaluationStream:
     """This rank's batches of one pass over a stream; see `launcher.data.loader.evaluation_loader`."""
 
-    def __init__(
-        self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None
-    ):
+    def __init__(self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None):
         self.dataset = dataset
         self.collate = collate
         self.full = batch_size * world_size
@@ -117,29 +108,43 @@ class EvaluationStream:
         self.seed = seed
 
     def __iter__(self) -> Iterator[Any]:
-        own = PrivateGenerators() if self.seed is not None else nullcontext()
-        with own:
-            if self.seed is not None:
-                seed_generators(int(mix(self.seed, 0)[0]))
-            samples = iter(self.dataset)
+        draw, aside = _randomness(self.seed)
+        samples = self._samples()
         chunk: list[Any] = []
-        while True:
-            with own:
-                # One sample for each rank is read ahead, so that the last chunk is never too short for all of them.
-                chunk += islice(samples, self.full + self.world_size - len(chunk))
-                ended = len(chunk) < self.full + self.world_size
-                share = self._share(chunk, len(chunk) if ended else self.full)
-            yield share
-            if ended:
-                return
-            del chunk[: self.full]
+        ended = False
+        while not ended:
+            # One sample for each rank is read ahead, so that the last chunk is never too short for all of them.
+            wanted = self.full + self.world_size - len(chunk)
+            read = draw(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
+            chunk += read
+            ended = len(read) < wanted
+            count = len(chunk) if ended else self.full
+            if count < self.world_size:
+                raise too_few(count, self.world_size)
+            start, stop = share(count, self.rank, self.world_size)
+            own = chunk[start:stop]
+            del chunk[:count]
+            yield aside(lambda: self.collate(own))  # noqa: B023
 
-    def _share(self, chunk: list[Any], count: int) -> Any:
-        if count < self.world_size:
-            raise too_few(count, self.world_size)
-        start, stop = share(count, self.rank, self.world_size)
-        with isolated() if self.seed is not None else nullcontext():
-            return self.collate(chunk[start:stop])
+    def _samples(self) -> Iterator[Any]:
+        if self.seed is not None:
+            seed_generators(int(mix(self.seed, 0)[0]))
+        yield from self.dataset
+
+
+def _randomness(seed: int | None) -> tuple[Run, Run]:
+    """How to run what reads the stream, and what collates: with generators of their own where the stream is seeded.
+
+    A rank collates its own samples only, so what that draws must not be noticed by the stream, which all ranks share.
+    """
+    if seed is None:
+        return _plainly, _plainly
+    own = PrivateGenerators()
+    return own.run, own.peek
+
+
+def _plainly(function: Callable[[], Any]) -> Any:
+    return function()
 
 
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,18 +37,17 @@ class Fetch:
         if self.get_batch is not None:
             return self.get_batch(indices)
         if seeds is not None:
-            return self._seeded(indices.tolist(), seeds.tolist())
+            return isolated(lambda: self._seeded(indices.tolist(), seeds.tolist()))
         if hasattr(self.dataset, "__getitems__"):
             return self.collate(self.dataset.__getitems__(indices.tolist()))
         return self.collate([self.dataset[index] for index in indices.tolist()])
 
     def _seeded(self, indices: list[int], seeds: list[int]) -> Any:
-        with isolated():
-            samples = []
-            for index, seed in zip(indices, seeds, strict=True):
-                seed_generators(seed)
-                samples.append(self.dataset[index])
-            return self.collate(samples)
+        samples = []
+        for index, seed in zip(indices, seeds, strict=True):
+            seed_generators(seed)
+            samples.append(self.dataset[index])
+        return self.collate(samples)
 
 
 class ResumableLoader:
@@ -68,7 +67,6 @@ class ResumableLoader:
             and leave the training's generators as they were. A stream is seeded at each epoch's start instead.
         device: where the batches go. On CUDA they are pinned and copied one ahead.
         samples: global position to begin at.
-        on_wait: called about once a second while workers keep the caller waiting; it may raise.
 
     Raises:
         ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was written with.
@@ -88,7 +86,6 @@ class ResumableLoader:
         collate_fn: Collate | None = None,
         device: torch.device | str | None = None,
         samples: int = 0,
-        on_wait: Callable[[], None] | None = None,
     ):
         self.dataset = dataset
         self.seed = seed
@@ -100,7 +97,6 @@ class ResumableLoader:
         self.collate = collate_fn or default_collate
         self.device = torch.device(device or CPU)
         self.samples = samples
-        self._on_wait = on_wait
         self._order = None if is_stream(dataset) else SampleOrder(_size(dataset, "training"), seed, shuffle)
 
     @property
@@ -124,9 +120,9 @@ class ResumableLoader:
             stream = TrainingStream(
                 self.dataset, self.collate, self.samples, self.micro_batch_size, self.rank, self.world_size, seed
             )
-            return _load(stream, None, self.num_workers, self.device, self._on_wait)
+            return _load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
-        return _load(fetch, self._requests(self._order), self.num_workers, self.device, self._on_wait)
+        return _load(fetch, self._requests(self._order), self.num_workers, self.device)
 
     def _requests(self, order: SampleOrder) -> Iterator[Request]:
         count = self.micro_batch_size
@@ -146,8 +142,8 @@ class ResumableLoader:
         was, now = state.get("dataset"), fingerprint(self.dataset)
         if was != now and was is not None and now is not None:
             raise ConfigError(
-                f"data: the training data were '{was}' when the checkpoint was written and are '{now}' now; restore them, "
-                "or start another run (run.tag=...), if you like from this checkpoint's weights (run.init_from=...)."
+                f"data: the training data were '{was}' when the checkpoint was written and are '{now}' now; restore "
+                "them, or start another run (run.tag=...), if you like from this checkpoint's weights (run.init_from=...)."
             )
         self.samples = int(state["samples"])
 
@@ -203,9 +199,8 @@ class EvaluationLoader:
         full = self.batch_size * self.world_size
         for number in range(len(self)):
             first = number * full
-            start, stop = share(
-                full if number < len(self) - 1 else size - first, self.rank, self.world_size
-            )
+            count = full if number < len(self) - 1 else size - first
+            start, stop = share(count, self.rank, self.world_size)
             indices = np.arange(first + start, first + stop, dtype=np.int64)
             yield indices, None if self.seed is None else sample_seeds(self.seed, np.zeros_like(indices), indices)
 
@@ -247,11 +242,10 @@ def fingerprint(dataset: Any) -> str | None:
 
 def _size(dataset: Any, name: str) -> int:
     size = length(dataset)
-    if not size:
-        raise ConfigError(
-            f"data: the {name} set ({type(dataset).__name__}) "
-            + ("has no __len__; add one, or make it an IterableDataset." if size is None else "is empty; check its files.")
-        )
+    if size is None:
+        raise ConfigError(f"data: {type(dataset).__name__} has no __len__; add one, or make it an IterableDataset.")
+    if size == 0:
+        raise ConfigError(f"data: the {name} set ({type(dataset).__name__}) is empty.")
     return size
 
 
@@ -260,12 +254,11 @@ def _load(
     requests: Iterator[Request] | None,
     num_workers: int,
     device: torch.device,
-    on_wait: Callable[[], None] | None = None,
 ) -> Any:
     """A closable iterator over the batches, made here or by workers, in pinned memory where that helps."""
     pin = device.type == "cuda"
     if num_workers:
-        return WorkerBatches(source, requests, num_workers, pin_memory=pin, on_wait=on_wait)
+        return WorkerBatches(source, requests, num_workers, pin)
     batches = _here(source, requests)
     return pinned(batches) if pin else batches
 

@@ -1,14 +1,17 @@
 """Random numbers that depend on (seed, epoch, sample) and on nothing else: not on workers, ranks or what ran before."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from launcher.data.sampler import mix
+
+T = TypeVar("T")
+State = tuple[Any, Any, torch.Tensor]
+"""Of the generators of python, numpy and torch."""
 
 
 def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -26,42 +29,56 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def capture() -> tuple[Any, Any, torch.Tensor]:
+def capture() -> State:
     """The state of the three global generators."""
     return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
 
 
-def restore(state: tuple[Any, Any, torch.Tensor]) -> None:
+def restore(state: State) -> None:
     """Put back what `capture` returned."""
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.default_generator.set_state(state[2])
 
 
-@contextmanager
-def isolated() -> Iterator[None]:
-    """Whatever is drawn or seeded inside leaves the generators outside as they were."""
-    state = capture()
+def isolated(function: Callable[[], T]) -> T:
+    """`function()`; whatever it draws or seeds leaves the generators outside as they were.
+
+    A signal may end a wait for data with an exception at any instruction (`launcher.signals.waiting`), once: hence no
+    context manager, whose own code it could hit, and the second `restore`.
+    """
+    outside = capture()
     try:
-        yield
+        return function()
     finally:
-        restore(state)
+        try:
+            restore(outside)
+        except BaseException:
+            restore(outside)
+            raise
 
 
 class PrivateGenerators:
-    """A context that swaps in generator states of its own, and swaps them out again: a stream's own randomness.
-
-    Entered again it goes on where it was left, whatever was drawn outside meanwhile.
-    """
+    """Generator states of a stream's own, which go on from one `run` to the next whatever is drawn outside."""
 
     def __init__(self) -> None:
-        self._inner: tuple[Any, Any, torch.Tensor] | None = None
+        self._own: State | None = None
 
-    def __enter__(self) -> None:
-        self._outer = capture()
-        if self._inner is not None:
-            restore(self._inner)
+    def run(self, function: Callable[[], T]) -> T:
+        """`function()` with these generators; those outside stay as they were."""
 
-    def __exit__(self, *exception: object) -> None:
-        self._inner = capture()
-        restore(self._outer)
+        def inside() -> T:
+            result = self._begin(function)
+            self._own = capture()
+            return result
+
+        return isolated(inside)
+
+    def peek(self, function: Callable[[], T]) -> T:
+        """As `run`, but these generators do not move on either."""
+        return isolated(lambda: self._begin(function))
+
+    def _begin(self, function: Callable[[], T]) -> T:
+        if self._own is not None:
+            restore(self._own)
+        return function()

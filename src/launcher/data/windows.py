@@ -14,7 +14,7 @@ class TokenWindows:
     """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is one token further on.
 
     Windows of one sequence follow each other without overlap, but for the one token that ends a target and begins the
-    next input. A last part shorter than `seq_len + 1` is left out; windows do not cross from one sequence into the next.
+    next input. A last part shorter than `seq_len + 1` is left out; no window crosses from one sequence into the next.
 
     Args:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.

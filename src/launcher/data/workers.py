@@ -12,16 +12,16 @@ import signal
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP}
-POLL_SECONDS = 1.0
-CLOSE_SECONDS = 2.0  # a worker that is still busy then is killed
+from launcher import signals
+
+CLOSE_SECONDS = 2.0
+"""A worker that is still busy so long after `close()` is killed."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -63,7 +63,7 @@ class GuardedFetch:
             return Failure(error)
 
 
-class GuardedStream(IterableDataset):
+class GuardedStream(IterableDataset[Any]):
     """The stream's batches, with an error as the last of them, a `Failure`."""
 
     def __init__(self, stream: Iterable[Any]):
@@ -76,41 +76,14 @@ class GuardedStream(IterableDataset):
             yield Failure(error)
 
 
-def ignore_signals(worker_id: int) -> None:
-    """In a new worker: ignore the trainer's signals, then let in what was held back meanwhile."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold the signals back in this thread. Processes started inside inherit that; for us they arrive at the end."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
 class WorkerBatches:
     """An iterator over batches that worker processes make; `close()` ends the workers.
 
     Either `source[request]` for each of `requests`, in their order, or, with `requests` None, the batches of the
-    iterable `source` (one worker then: its order is the stream's). `on_wait` is called about once a second while the next
-    batch is not there, and may raise; a later `next()` still gets that batch.
+    iterable `source`, by one worker, since its order is the stream's.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        requests: Iterable[Any] | None,
-        num_workers: int,
-        *,
-        pin_memory: bool = False,
-        on_wait: Callable[[], None] | None = None,
-    ):
-        self._on_wait = on_wait
+    def __init__(self, source: Any, requests: Iterable[Any] | None, num_workers: int, pin_memory: bool = False):
         loader: DataLoader[Any] = DataLoader(
             GuardedStream(source) if requests is None else GuardedFetch(source),  # type: ignore[arg-type]
             sampler=requests,
@@ -118,35 +91,26 @@ class WorkerBatches:
             num_workers=1 if requests is None else num_workers,
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
-            timeout=POLL_SECONDS if on_wait else 0,
-            worker_init_fn=ignore_signals,
+            worker_init_fn=_begin,
             generator=torch.Generator().manual_seed(0),  # else it would draw from the training's generator
         )
-        with signals_held():
+        with signals.blocked():
             self._iterator: Any = iter(loader)
-        _open.add(self)
+            _open.add(self)
 
     def __iter__(self) -> WorkerBatches:
         return self
 
     def __next__(self) -> Any:
-        batch = self._next()
+        batch = next(self._iterator)
         if isinstance(batch, Failure):
-            self.close()
             batch.reraise()
         return batch
 
-    def _next(self) -> Any:
-        while True:
-            try:
-                return next(self._iterator)
-            except RuntimeError as error:
-                if self._on_wait is None or not str(error).startswith("DataLoader timed out"):
-                    raise
-                self._on_wait()
-
     def close(self) -> None:
         """End the workers, within seconds. They ignore the SIGTERM that torch sends to a slow one: SIGKILL it."""
+        if self not in _open:
+            return
         _open.discard(self)
         killed = threading.Event()
 
@@ -166,6 +130,10 @@ class WorkerBatches:
                 raise
         finally:
             timer.cancel()
+
+
+def _begin(worker_id: int) -> None:
+    signals.ignore_in_child()
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -68,7 +68,7 @@ class BaseHook:
         """`trainer.step_info` is that of the step."""
 
     def on_step_boundary(self, trainer: Any) -> None:
-        """After every hook's `on_after_step`: the state is that of a completed step, and nothing else will change it."""
+        """After every hook's `on_after_step`: the state of a completed step, which nothing else will change."""
 
     def on_after_train(self, trainer: Any) -> None:
         """Training reached its end; not called when it was stopped or failed."""

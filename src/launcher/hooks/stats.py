@@ -87,7 +87,8 @@ class StatsHook(BaseHook):
             "data_time": sum(data for _, data in self._times) / steps,
             "retries": self._retries / steps,
             "memory": max(self._memory) if self._memory else None,
-            "records": to_numbers(key_average(self._records)),
+            # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
+            "records": key_average([to_numbers(records) for records in self._records]),
         }
         if self.sync and distributed.world_size() > 1:
             values = _over_ranks(distributed.all_gather(values))
@@ -118,7 +119,7 @@ def _numbers(values: list[Any]) -> list[float]:
 
 
 def _mean(values: list[Any]) -> float:
-    # In double on the host, value by value: the same whether some of them were restored from a checkpoint or not.
+    # In double on the host: the same whether some of them were restored from a checkpoint or not.
     if values and all(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
         return sum(torch.stack([value.float() for value in values]).tolist()) / len(values)
     return sum(map(float, values)) / len(values)

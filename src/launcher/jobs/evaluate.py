@@ -3,11 +3,11 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from launcher import signals
 from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -51,8 +51,6 @@ class EvaluateJob:
             raise ConfigError("job=evaluate: this data holds nothing out; give data.val_dataset or another data.")
         metrics = evaluate(trainer.forward, trainer.model, batches, trainer.strategy.forward_context)
         if metrics is None:
-            from launcher import signals
-
             raise signals.Stop(signals.received())
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         line |= {f"val/{name}": value for name, value in metrics.items()}

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class TrainJob:
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
         if ranks.is_main and is_complete(folder):
-            record = open_record(config, folder)
-            logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
+            step = open_record(config, folder).step
+            logger.info("%s is complete already (step %d): nothing to do.", folder.path, step)
             return None
         lock = RunLock(folder) if ranks.is_main else None
         if lock is not None and is_held(folder):  # before the work of building; taking the lock decides
@@ -49,7 +49,7 @@ class TrainJob:
         except ConfigError:
             raise
         except Exception as error:
-            with opened(config, folder, lock) as record, attempt(record, config, ranks, lambda: 0):
+            with opened(config, folder, lock) as failing, attempt(failing, config, ranks):
                 raise error
         for hook in trainer.hooks:
             if isinstance(hook, CheckpointingHook):
@@ -58,7 +58,7 @@ class TrainJob:
             setup_logging(folder.log_path(ranks.rank), ranks.rank)
             logger.info("Run %s", folder.path)
             recorder.record = record
-            with attempt(record, config, ranks, lambda: trainer.step, trainer):
+            with attempt(record, config, ranks, trainer):
                 recorder.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
                 trainer.train()
             logger.info("Completed at step %d.", trainer.step)
@@ -90,18 +90,23 @@ def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Itera
 
 
 @contextmanager
-def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, step: Any, trainer: Trainer | None = None) -> Iterator[None]:
-    """One attempt in run.json, closed with what became of it."""
+def attempt(
+    record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer: Trainer | None = None
+) -> Iterator[None]:
+    """One attempt in run.json, closed with what became of it; `trainer` is None if it could not be built."""
     if record is None:
-        with nullcontext():
-            yield
+        yield
         return
     record.begin_attempt(
         start_step=record.step,
         max_steps=config.trainer.max_steps,
         world_size=ranks.world_size,
-        strategy=str(OmegaConf.select(config, "strategy._target_")).rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
+        strategy=config.strategy._target_.rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
     )
+
+    def step() -> int:
+        return record.step if trainer is None else trainer.step
+
     try:
         yield
     except signals.Stop as stop:

@@ -20,7 +20,7 @@ def differences(runs: list[Run]) -> list[dict[str, str]]:
     group: of the keys under it only those are told that also differ between runs of the same choice.
     """
     groups = {group for group in varying([run.choices for run in runs if run.choices]) if is_group(group)}
-    keys = differing_keys(runs, groups)
+    keys = without_echoes(runs, differing_keys(runs, groups))
     return [
         {
             **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
@@ -50,6 +50,14 @@ def differing_keys(runs: list[Run], groups: set[str]) -> set[str]:
     return {key for key in found if not key.startswith(UNTOLD)}
 
 
+def without_echoes(runs: list[Run], keys: set[str]) -> set[str]:
+    """Without keys that only repeat one given on the command line: scheduler.max_steps follows trainer.max_steps."""
+    given = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides} & keys
+    rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
+    told = {rows[key] for key in given}
+    return {key for key in keys if key in given or rows[key] not in told}
+
+
 def varying(rows: list[dict[str, str]]) -> set[str]:
     """Keys whose value is not the same in all rows, or that not all rows have."""
     keys = {key for row in rows for key in row}
@@ -69,9 +77,7 @@ def select(runs: list[Run], words: list[str]) -> list[Run]:
     known = {key for run in runs for key in (*run.choices, *run.values)} if keys else set()
     if runs and keys - known:
         names = sorted(known | set(OWN))
-        raise ConfigError(
-            *(f"'{key}=': no run has this key{hint(key, names)}" for key in sorted(keys - known))
-        )
+        raise ConfigError(*(f"'{key}=': no run has this key{hint(key, names)}" for key in sorted(keys - known)))
     return [run for run in runs if all(matches(run, word) for word in words)]
 
 

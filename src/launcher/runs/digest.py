@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    chosen = [
-        checkpoint_path(find_run(name, arguments.outputs), arguments.checkpoint) for name in arguments.runs
-    ]
+    chosen = [checkpoint_path(find_run(name, arguments.outputs), arguments.checkpoint) for name in arguments.runs]
     from launcher.checkpoint import weights_digest  # late: this needs torch
 
     for path in chosen:
@@ -33,9 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             verify(path)  # else rot would pass for other weights
             print(f"{weights_digest(path)}  {path}", flush=True)
         except CorruptCheckpoint as error:
-            raise ConfigError(
-                f"--checkpoint={arguments.checkpoint}: {path} is not whole: {error}."
-            ) from error
+            raise ConfigError(f"--checkpoint={arguments.checkpoint}: {path} is not whole: {error}.") from error
     return 0
 
 

@@ -154,9 +154,7 @@ def find_run(wanted: str, outputs: Path) -> Run:
         more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
         raise ConfigError(f"'{wanted}': {len(matches)} runs are meant by it, {some}{more}; give one's id.")
     if not runs:
-        raise ConfigError(
-            f"'{wanted}': there are no runs in {outputs}; say where they lie with --outputs=DIR."
-        )
+        raise ConfigError(f"'{wanted}': there are no runs in {outputs}; say where they lie with --outputs=DIR.")
     names = {run.name for run in runs}
     near = nearest(wanted, {run.id for run in runs} | names | {f"{run.name}/{run.id}" for run in runs})
     known = f" Names there: {', '.join(sorted(names)[:8])}." if near is None else ""

@@ -10,13 +10,12 @@ import sys
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launcher.runs.compare import differences, select
 from launcher.runs.find import Run, began, find_runs
-from launcher.runs.words import duration, number, progress, seconds_of
+from launcher.runs.words import Page, duration, number, progress, seconds_of
 
 COLORS = {"running": "green", "completed": "blue", "failed": "red", "damaged": "red", "stale": "yellow"}
 
@@ -45,9 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
         print(f"There are no runs in {arguments.outputs}{suffix}.", file=sys.stderr)
         return 0
-    # Into a pipe a line is a run: nothing is wrapped or cut.
-    console = Console() if sys.stdout.isatty() else Console(width=10_000, highlight=False)
-    console.print(table(runs, time.time()))
+    Page().print(table(runs, time.time()))
     return 0
 
 

@@ -14,14 +14,10 @@ PAUSE = 0.3  # seconds between two looks at a growing file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder"
-    )
+    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
     parser.add_argument("-f", "--follow", action="store_true", help="go on printing until the run ends")
     parser.add_argument("-n", "--lines", type=int, metavar="N", help="the last N lines only")
-    parser.add_argument(
-        "--rank", type=int, default=0, metavar="R", help="the rank whose log is meant (default: 0)"
-    )
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank whose log is meant (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,28 +3,24 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launcher.runs.find import Run, find_run
-from launcher.runs.words import best, duration, local_time, number, progress, seconds_of, size
+from launcher.runs.words import Page, best, duration, local_time, number, progress, seconds_of, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder"
-    )
+    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
     found = find_run(arguments.run, arguments.outputs)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=10_000, highlight=False)
+    console = Page()
     console.print(facts(found))
     for heading, rows in (
         ("attempts", attempts(found)),
@@ -42,9 +38,7 @@ def facts(run: Run) -> Table:
     """What run.json says above its attempts, a line each."""
     record = run.record
     git = record.get("git") or {}
-    commit = (
-        f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"
-    )
+    commit = f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"
     ranks = record.get("world_size")
     lines = {
         "run": f"{run.name}/{run.id}",
@@ -55,9 +49,7 @@ def facts(run: Run) -> Table:
         "best": best(record),
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
         "commit": commit,
-        "versions": ", ".join(
-            f"{name} {version}" for name, version in (record.get("versions") or {}).items()
-        ),
+        "versions": ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items()),
         "choices": " ".join(f"{k}={v}" for k, v in run.choices.items() if not k.startswith("hydra")),
         "overrides": " ".join(run.overrides) or "none",
     }
@@ -111,17 +103,13 @@ def checkpoints(run: Run) -> Table:
             continue
         names = ", ".join(name for name, target in links.items() if Path(target).name == entry.name)
         held, changed = folder_size(entry), entry.stat().st_mtime
-        table.add_row(
-            entry.name, Text(size(held), justify="right"), f"{duration(time.time() - changed)} ago", names
-        )
+        table.add_row(entry.name, Text(size(held), justify="right"), f"{duration(time.time() - changed)} ago", names)
     return table
 
 
 def folder_size(folder: Path) -> int:
     """Bytes in all files below a folder."""
-    return sum(
-        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names
-    )
+    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names)
 
 
 def metrics(run: Run) -> Table:

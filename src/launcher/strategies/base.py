@@ -74,6 +74,7 @@ class Strategy(ABC):
     plan: StepPlan
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
     before_clip: Callable[[], None] | None = None
     """Called between unscaling and clipping, when gradients are those of the whole step."""
 

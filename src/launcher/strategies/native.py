@@ -19,8 +19,6 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 class NativeStrategy(Strategy):
     """A step of torch's own parts."""
 
-    scaler: torch.amp.GradScaler
-
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
         """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
         clipping a small model."""

@@ -1,0 +1,69 @@
+# `make train` and `make test` each do everything on a fresh clone of a machine with Python 3.11 to 3.13:
+# an environment in .venv with the versions of constraints.txt, then the default experiment, or the whole test suite.
+# Words for the command itself: make train ARGS='optimizer.lr=1e-3 seed=1', make test ARGS='-k lock'.
+
+SHELL := /bin/bash
+VENV ?= .venv
+ARGS ?=
+JOBS ?= 2
+TRAIN_EXTRAS := digits
+TEST_EXTRAS := dev,digits,huggingface,lion
+
+# The first Python of a supported version that can make environments; PYTHON=... names another.
+FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	2>/dev/null && echo $$python && break; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+
+.PHONY: help train test format wheel constraints clean
+
+help:
+	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
+	@echo 'make test         lint, types, tests (ARGS="-k lock" chooses tests)'
+	@echo 'make format       put the code into its form, mend what ruff can mend'
+	@echo 'make wheel        build dist/*.whl'
+	@echo 'make constraints  renew constraints.txt with the newest versions that go together'
+	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
+
+train: $(VENV)/.installed-train
+	$(VENV)/bin/python -m launcher $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+format: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+wheel: $(VENV)/.installed-test
+	$(VENV)/bin/python -m hatchling build -t wheel
+
+# A stamp is newer than what it was made from, so nothing is installed twice.
+$(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
+$(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
+$(VENV)/.installed-train $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.made
+	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.made:
+	@[ -n "$(PYTHON)" ] || { echo 'There is no Python 3.11, 3.12 or 3.13 with venv here: install one' \
+	'(Debian, Ubuntu: apt install python3-venv), or name it: make PYTHON=/path/to/python'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+constraints:
+	rm -rf $(VENV)-constraints
+	$(PYTHON) -m venv $(VENV)-constraints
+	$(VENV)-constraints/bin/python -m pip install -e '.[all,dev]'
+	$(VENV)-constraints/bin/python -m pip check
+	{ grep '^#' constraints.txt; $(VENV)-constraints/bin/python -m pip freeze --exclude-editable \
+	| sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(VENV)-constraints
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

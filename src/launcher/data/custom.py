@@ -1,0 +1,63 @@
+"""Custom data: any dataset of the user's, named by `_target_`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.data.base import DataSource
+from launcher.types import NonNegativeInt, PositiveInt
+
+
+class CustomData(DataSource):
+    """A user's map-style or iterable dataset; see docs/data.md for a whole example.
+
+    Its configuration has `_recursive_: false`, so the datasets are nodes here, and made when training asks for them.
+
+    Args:
+        dataset: the training samples: a node with `_target_`, or a dataset.
+        val_dataset: the held-out samples, likewise; null: none.
+        collate_fn: makes a batch of a list of samples: a node with `_target_` (and `_partial_: true` for a function), or
+            a callable; null: `torch.utils.data.default_collate`.
+        seed_samples: give each sample random numbers of its own (see `launcher.data.loader.ResumableLoader`). Without
+            it, random augmentation depends on the number of workers and cannot be repeated by a resume.
+        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
+    """
+
+    def __init__(
+        self,
+        *,
+        dataset: Any,
+        batch_size: PositiveInt,
+        val_dataset: Any = None,
+        collate_fn: Any = None,
+        seed_samples: bool = True,
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+        vocab_size: PositiveInt | None = None,
+        seq_len: PositiveInt | None = None,
+        num_features: PositiveInt | None = None,
+        num_classes: PositiveInt | None = None,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.seed_samples = seed_samples
+        self.vocab_size = vocab_size
+        self.seq_len = seq_len
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self._dataset = dataset
+        self._val_dataset = val_dataset
+        self.collate = make(collate_fn)
+
+    def train_dataset(self) -> Any:
+        return make(self._dataset)
+
+    def val_dataset(self) -> Any | None:
+        return make(self._val_dataset)
+
+
+def make(part: Any) -> Any:
+    """What a node with `_target_` names, its lists and mappings as plain Python ones; anything else as it is."""
+    if not (isinstance(part, Mapping) and "_target_" in part):
+        return part
+    from hydra.utils import instantiate
+
+    return instantiate(part, _convert_="all")

@@ -1,0 +1,76 @@
+"""Digits: 1797 handwritten digits of 8x8 pixels, which scikit-learn brings along."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from launcher.data.base import DataSource
+from launcher.errors import ConfigError
+from launcher.types import NonNegativeInt, PositiveInt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DigitsData(DataSource):
+    """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth is held out.
+
+    `num_features` and `num_classes` are what a model's configuration refers to; they are always 64 and 10.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: PositiveInt,
+        num_features: Literal[64] = 64,
+        num_classes: Literal[10] = 10,
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.num_features = num_features
+        self.num_classes = num_classes
+
+    def train_dataset(self) -> Labelled:
+        inputs, targets = load_digits()
+        held_out = np.arange(len(inputs)) % 5 == 4
+        return Labelled(inputs[~held_out], targets[~held_out])
+
+    def val_dataset(self) -> Labelled:
+        inputs, targets = load_digits()
+        return Labelled(inputs[4::5], targets[4::5])
+
+
+class Labelled:
+    """Samples in memory: inputs float32 [N, ...] and their targets int64 [N]."""
+
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray):
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.get_batch(np.array([index]))
+        return inputs[0], targets[0]
+
+    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """(input [B, ...] float32, target [B] int64) for int64 indices [B]."""
+        import torch
+
+        return torch.from_numpy(self.inputs[indices]), torch.from_numpy(self.targets[indices])
+
+
+def load_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels float32 [1797, 64] in 0..1, and digits int64 [1797]."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "data=digits: needs scikit-learn, which is not installed; pip install 'torch-launcher[digits]'."
+        ) from error
+    pixels, digits = datasets.load_digits(return_X_y=True)
+    return (pixels / 16).astype(np.float32), digits.astype(np.int64)

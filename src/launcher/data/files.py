@@ -1,0 +1,42 @@
+"""Which files a pattern means, and which of them are held out."""
+
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+
+from launcher.errors import ConfigError
+
+
+def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
+    """The files that paths or globs (`**` for any depth, `~` for home) name: sorted, each once, folders left out.
+
+    Raises ConfigError, naming `key`, for a pattern without a file.
+    """
+    found: set[Path] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        path = Path(pattern).expanduser()
+        matches = (
+            [path] if path.is_file() else [one for one in map(Path, glob(str(path), recursive=True)) if one.is_file()]
+        )
+        if path.is_dir():
+            raise ConfigError(
+                f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{path / '**' / '*.txt'}'."
+            )
+        if not matches:
+            where = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
+            raise ConfigError(f"{key}='{pattern}': matches no file{where}.")
+        found.update(one.absolute() for one in matches)
+    if not found:
+        raise ConfigError(f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'.")
+    return sorted(found)
+
+
+def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
+    """Divide sorted files into (training, held out): every (1 / fraction)-th is held out, at least one if fraction > 0.
+
+    It depends on the files' order alone, so the same files are always divided alike.
+    """
+    chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
+    if fraction > 0 and not chosen and files:
+        chosen = {len(files) - 1}
+    return [f for i, f in enumerate(files) if i not in chosen], [f for i, f in enumerate(files) if i in chosen]

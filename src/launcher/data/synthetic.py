@@ -1,0 +1,85 @@
+"""Synthetic tokens, for trying a model, a machine or a loader without any data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from launcher.data.base import DataSource
+from launcher.data.sampler import mix
+from launcher.types import NonNegativeInt, PositiveInt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SyntheticData(DataSource):
+    """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T], int64.
+
+    There is nothing to learn but the samples themselves: the validation loss stays near log(vocab_size).
+
+    Args:
+        num_samples, num_val_samples: sizes of the two sets; 0 validation samples: none are held out.
+        seq_len: T, tokens of an input.
+        seed: of the tokens; the experiment's seed does not change them.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: PositiveInt,
+        vocab_size: PositiveInt = 256,
+        seq_len: PositiveInt = 128,
+        num_samples: PositiveInt = 8192,
+        num_val_samples: NonNegativeInt = 256,
+        seed: NonNegativeInt = 0,
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.vocab_size = vocab_size
+        self.seq_len = seq_len
+        self.num_samples = num_samples
+        self.num_val_samples = num_val_samples
+        self.seed = seed
+
+    def train_dataset(self) -> SyntheticTokens:
+        return SyntheticTokens(self.num_samples, self.seq_len, self.vocab_size, self.seed)
+
+    def val_dataset(self) -> SyntheticTokens | None:
+        if not self.num_val_samples:
+            return None
+        first = self.num_samples  # past the last training sample
+        return SyntheticTokens(self.num_val_samples, self.seq_len, self.vocab_size, self.seed, first)
+
+
+class SyntheticTokens:
+    """`size` samples of random tokens, from number `first` of the endless row that `seed` stands for."""
+
+    def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
+        self.size = size
+        self.seq_len = seq_len
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.first = first
+        self.fingerprint = f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """(input [T], target [T]), int64."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"sample {index} of {self.size}")
+        inputs, targets = self.get_batch(np.array([index]))
+        return inputs[0], targets[0]
+
+    def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """(input [B, T], target [B, T]), int64, for int64 indices [B]."""
+        import torch
+
+        positions = np.arange(self.seq_len + 1)
+        drawn = mix(self.seed, self.first + indices[:, None], positions[None, :]) % np.uint64(self.vocab_size)
+        tokens = torch.from_numpy(drawn.astype(np.int64))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -1,0 +1,82 @@
+"""Text: the bytes of any files as tokens, with some of the files held out."""
+
+import sysconfig
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xxhash
+
+from launcher.data.base import DataSource
+from launcher.data.files import find_files, hold_out
+from launcher.data.windows import TokenWindows
+from launcher.errors import ConfigError
+from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
+
+
+class TextData(DataSource):
+    """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255. All bytes are kept in memory.
+
+    Args:
+        files: a path or glob, or a list of them; null: the modules at the top of Python's standard library.
+        seq_len: T, bytes of an input.
+        val_fraction: share of the files that is held out. Where that leaves either side without a whole sample (one
+            file, say) it is the share of the bytes, taken from the end.
+        vocab_size: always 256; a model's configuration refers to it.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: PositiveInt,
+        seq_len: PositiveInt = 128,
+        files: str | list[str] | None = None,
+        val_fraction: UnitInterval = 0.05,
+        vocab_size: Literal[256] = 256,
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.seq_len = seq_len
+        self.files = files
+        self.val_fraction = val_fraction
+        self.vocab_size = vocab_size
+
+    def train_dataset(self) -> TokenWindows:
+        return self._windows(self._parts[0])
+
+    def val_dataset(self) -> TokenWindows | None:
+        return self._windows(self._parts[1]) if self.val_fraction else None
+
+    def _windows(self, part: np.ndarray) -> TokenWindows:
+        return TokenWindows([part], self.seq_len, f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part)}")
+
+    @cached_property
+    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Training and held-out bytes: uint8 [N] each."""
+        files = find_files("data.files", self.files) if self.files is not None else standard_library()
+        train, held_out = (_read(some) for some in hold_out(files, self.val_fraction))
+        sample = self.seq_len + 1
+        if len(train) < sample or (self.val_fraction and len(held_out) < sample):
+            whole = _read(files)
+            cut = max(int(len(whole) * self.val_fraction), sample) if self.val_fraction else 0
+            train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
+        if len(train) < sample:
+            raise ConfigError(
+                f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes in all, too few for a "
+                "sample to train on" + (" and one held out" if self.val_fraction else "") + "; take a shorter one or "
+                "more files."
+            )
+        return train, held_out
+
+
+def standard_library() -> list[Path]:
+    """The modules at the top of the running Python's standard library: some 4 MB of source, on every machine."""
+    folder = sysconfig.get_path("stdlib")
+    return find_files("data.files", f"{folder}/[a-z]*.py")
+
+
+def _read(files: Sequence[Path]) -> np.ndarray:
+    return np.frombuffer(b"".join(path.read_bytes() for path in files), dtype=np.uint8)

@@ -1,0 +1,117 @@
+"""Tokens: files of token ids, memory-mapped, so that they may be larger than the memory. `write_tokens` makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from launcher.data.base import DataSource
+from launcher.data.files import find_files
+from launcher.data.windows import TokenWindows
+from launcher.errors import ConfigError
+from launcher.types import NonNegativeInt, PositiveInt
+
+
+class TokenData(DataSource):
+    """Samples of token files: input [B, T] and target [B, T], int64. No sample crosses from one file into another.
+
+    Args:
+        files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones of type `dtype`.
+        val_files: the same for the held-out samples; null: none.
+        seq_len: T, tokens of an input.
+        vocab_size: number of different tokens; a file with a larger id is refused when that is read.
+        dtype: of raw (not `.npy`) files, little-endian.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: PositiveInt,
+        files: str | list[str],
+        vocab_size: PositiveInt,
+        val_files: str | list[str] | None = None,
+        seq_len: PositiveInt = 128,
+        dtype: Literal["uint16", "uint32"] = "uint16",
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.files = files
+        self.val_files = val_files
+        self.seq_len = seq_len
+        self.vocab_size = vocab_size
+        self.dtype = dtype
+
+    def train_dataset(self) -> TokenWindows:
+        return self._windows("files", self.files)
+
+    def val_dataset(self) -> TokenWindows | None:
+        return None if self.val_files is None else self._windows("val_files", self.val_files)
+
+    def _windows(self, name: str, patterns: str | list[str]) -> TokenWindows:
+        files = find_files(f"data.{name}", patterns)
+        windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype)
+        if not len(windows):
+            raise ConfigError(
+                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds the {self.seq_len + 1} "
+                "tokens of one sample; take a shorter one."
+            )
+        return windows
+
+
+class MappedWindows(TokenWindows):
+    """Windows of memory-mapped files. Pickled (for a worker that is not forked), it takes the paths along, not the data."""
+
+    def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
+        sequences = [map_tokens(path, dtype) for path in files]
+        super().__init__(sequences, seq_len, _fingerprint(sequences))
+        self.arguments = (files, seq_len, vocab_size, dtype)
+        self.files = files
+        self.vocab_size = vocab_size
+
+    def __reduce__(self) -> Any:
+        return MappedWindows, self.arguments
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """As `TokenWindows.read`. Raises ConfigError at a token that the model's vocabulary does not have."""
+        tokens = super().read(indices)
+        largest = int(tokens.max())
+        if largest >= self.vocab_size:
+            raise ConfigError(
+                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; it should be at least {largest + 1}."
+            )
+        return tokens
+
+
+def map_tokens(path: Path, dtype: str) -> np.ndarray:
+    """The tokens of one file, mapped and not read: uint16 or uint32 [N]."""
+    if path.suffix == ".npy":
+        try:
+            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise ConfigError(f"data.files: {path} is no .npy file of tokens ({error}).") from error
+        if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
+            raise ConfigError(
+                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one row of uint16 or "
+                "uint32, as `python -m launcher.data.write_tokens` writes them."
+            )
+    else:
+        kind = np.dtype(dtype).newbyteorder("<")
+        size = path.stat().st_size
+        if size == 0 or size % kind.itemsize:
+            raise ConfigError(f"data.dtype={dtype}: {path} has {size} bytes, which is no number of {dtype} tokens.")
+        tokens = np.memmap(path, dtype=kind, mode="r")
+    return tokens.view(np.ndarray)  # slices of a memmap object are slow to make
+
+
+def _fingerprint(sequences: list[np.ndarray]) -> str:
+    """Lengths, and a hash of a megabyte at each file's beginning and end: the whole may be hundreds of gigabytes."""
+    digest = xxhash.xxh3_64()
+    for sequence in sequences:
+        digest.update(f"{len(sequence)} {sequence.dtype}")
+        digest.update(np.ascontiguousarray(sequence[: 2**18]))
+        digest.update(np.ascontiguousarray(sequence[-(2**18) :]))
+    return f"{sum(map(len, sequences))} tokens, xxh3 {digest.hexdigest()}"

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from launcher.checkpoint.shards import DTYPES, ShardReader, write_tensors
+from launcher.strategies.base import Part
+
+
+def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
+    tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES if "float8" not in str(dtype)}
+    tensors |= {"scalar": torch.tensor(1.5), "empty": torch.zeros(0, 4), "strided": torch.arange(12.0).reshape(3, 4).T}
+    write_tensors(tmp_path / "x.safetensors", tensors)
+    theirs, ours = load_file(tmp_path / "x.safetensors"), ShardReader([tmp_path / "x.safetensors"])
+    assert set(theirs) == set(tensors) == set(ours.names())
+    for name, tensor in tensors.items():
+        assert torch.equal(theirs[name], tensor) and torch.equal(ours.read(name), tensor), name
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("readers", [1, 2, 3, 5])
+def test_pieces_fit_any_other_cut(tmp_path: Path, world: int, readers: int) -> None:
+    whole = torch.arange(7 * 4.0).reshape(7, 4)
+    files = []
+    for rank, piece in enumerate(whole.tensor_split(world)):
+        offset = sum(len(p) for p in whole.tensor_split(world)[:rank])
+        files.append(tmp_path / f"shard-{rank}.safetensors")
+        write_tensors(files[-1], {"w": piece}, {"w": Part((7, 4), (offset, 0))})
+    reader = ShardReader(files)
+    assert reader.shape("w") == (7, 4) and torch.equal(reader.read("w"), whole)
+    start = 0
+    for wanted in whole.tensor_split(readers):
+        target = torch.empty_like(wanted)
+        reader.read_into("w", target, (start, 0))
+        assert torch.equal(target, wanted)
+        start += len(wanted)
+    columns = torch.empty(7, 2)
+    reader.read_into("w", columns, (0, 1))
+    assert torch.equal(columns, whole[:, 1:3])
+
+
+def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": Part((4, 2), (0, 0))})
+    with pytest.raises(ValueError, match="hold 4 of the 8"):
+        ShardReader([tmp_path / "a.safetensors"]).read("w")

@@ -1,0 +1,107 @@
+import json
+
+import pytest
+
+GPT = {"model": "gpt", "data": "text", "hooks": ["default"], "hydra/launcher": "basic"}
+MLP = {**GPT, "model": "mlp"}
+
+
+def config(lr=0.001, seed=0, steps=10, **model):
+    return {
+        "seed": seed,
+        "run": {"id": "x", "tag": None, "dir": f"/somewhere/{seed}"},
+        "optimizer": {"lr": lr, "betas": [0.9, 0.95]},
+        "model": model,
+        "scheduler": {"max_steps": steps},
+        "trainer": {"max_steps": steps},
+    }
+
+
+@pytest.fixture
+def sweep(make_run):
+    gpt = {"_target_": "launcher.models.gpt.GPT", "dim": 64, "layers": 2}
+    mlp = {"_target_": "launcher.models.mlp.MLP", "width": 32}
+    make_run("gpt", "aaaa0001", config=config(**gpt), choices=GPT, loss=2.345678)
+    make_run("gpt", "aaaa0002", config=config(seed=1, **{**gpt, "dim": 128}), choices=GPT, state="stale", step=7)
+    best = {"metric": "val/loss", "value": 0.25, "step": 4}
+    make_run("mlp", "bbbb0003", config=config(lr=1e-05, **mlp), choices=MLP, state="running", step=4, best=best)
+    make_run("mlp", "bbbb0004", config=config(lr=1e-05, **mlp), choices=MLP, state="preempted", loss=float("nan"))
+
+
+def rows(output):
+    """Cells of a table: columns are two spaces or more apart."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in output.splitlines()]
+
+
+def test_the_table(runs, sweep):
+    code, output, _ = runs()
+    heading, *lines = rows(output)
+    assert code == 0
+    assert heading == ["name", "id", "differs in", "state", "step/max", "loss", "best", "attempts", "age"]
+    assert [line[:4] for line in lines] == [
+        ["gpt", "aaaa0001", "model=gpt model.dim=64 optimizer.lr=0.001 seed=0", "completed"],
+        ["gpt", "aaaa0002", "model=gpt model.dim=128 optimizer.lr=0.001 seed=1", "stale"],
+        ["mlp", "bbbb0003", "model=mlp optimizer.lr=1e-05 seed=0", "running"],
+        ["mlp", "bbbb0004", "model=mlp optimizer.lr=1e-05 seed=0", "preempted"],
+    ]
+    assert [line[4:8] for line in lines] == [
+        ["10/10", "2.346", "-", "1"],
+        ["7/10", "-", "-", "1"],
+        ["4/10", "-", "0.25", "1"],
+        ["10/10", "nan", "-", "1"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["optimizer.lr=1e-5"], ["bbbb0003", "bbbb0004"]),
+        (["optimizer.lr=1e-3", "seed=1"], ["aaaa0002"]),
+        (["model=gpt"], ["aaaa0001", "aaaa0002"]),
+        (["optimizer.betas=[0.9,0.95]", "model.dim=64"], ["aaaa0001"]),
+        (["state=stale"], ["aaaa0002"]),
+        (["list", "ml"], ["bbbb0003", "bbbb0004"]),
+        (["list", "aaaa", "seed=0"], ["aaaa0001"]),
+        (["run.tag=null", "state=running"], ["bbbb0003"]),
+        (["seed=5"], []),
+    ],
+)
+def test_filters(runs, sweep, words, ids):
+    code, output, error = runs(*words)
+    assert code == 0 and [line[1] for line in rows(output)[1:]] == ids
+    assert ids or "There are no runs in" in error
+
+
+def test_one_run_differs_in_nothing(runs, make_run):
+    make_run("gpt", "aaaa0001", config=config(), choices=GPT)
+    assert "differs" not in runs()[1]
+
+
+def test_a_value_that_follows_another_is_told_once(runs, make_run):
+    for number, steps in enumerate((10, 20)):
+        given = [f"trainer.max_steps={steps}", "+seed=0"]
+        make_run("gpt", f"aaaa000{number}", config=config(steps=steps), choices=GPT, overrides=given)
+    assert [line[2] for line in rows(runs()[1])[1:]] == ["trainer.max_steps=10", "trainer.max_steps=20"]
+
+
+def test_json(runs, sweep, outputs):
+    code, output, _ = runs("--json")
+    found = json.loads(output)
+    assert code == 0 and [run["state"] for run in found] == ["completed", "stale", "running", "preempted"]
+    assert found[2]["best"] == {"metric": "val/loss", "value": 0.25, "step": 4}
+    assert found[2]["folder"] == str(outputs / "mlp" / "bbbb0003")
+    assert found[2]["differs"] == {"model": "mlp", "optimizer.lr": "1e-05", "seed": "0"}
+    assert len(found[2]["attempts"]) == 1
+
+
+def test_damaged_runs_are_listed_too(runs, make_run, outputs):
+    make_run("gpt", "aaaa0001").record_path.write_text("{")
+    folder = make_run("gpt", "aaaa0002")
+    for file in folder.hydra.iterdir():
+        file.write_text("a: [")
+    code, output, _ = runs()
+    assert code == 0 and {tuple(line[1:3]) for line in rows(output)[1:]} == {
+        ("aaaa0001", "damaged"),
+        ("aaaa0002", "completed"),
+    }
+    assert runs("show", "aaaa0001")[0] == 0

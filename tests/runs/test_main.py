@@ -1,0 +1,64 @@
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["shwo", "gpt"], "'shwo': is not one of the verbs list, show, logs, digest; did you mean show?\n"),
+        (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
+        (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),
+        (["show", "gtp"], "'gtp': is no run in {outputs}; did you mean gpt?\n"),
+        (["show", "zzz"], "'zzz': is no run in {outputs}. Names there: gpt.\n"),
+        (["logs", "gpt", "-n", "-1"], "--lines=-1: should be 0 or more.\n"),
+        (["logs", "gpt", "--rank", "3"], "--rank=3: gpt/1a2b has no rank-3.log; it has launcher.log, rank-1.log.\n"),
+        (["optimizer.ls=1"], "'optimizer.ls=': no run has this key; did you mean optimizer.lr?\n"),
+    ],
+)
+def test_a_bad_command_line_is_a_sentence(runs, make_run, outputs, arguments, sentence):
+    folder = make_run("gpt", "1a2b", config={"optimizer": {"lr": 0.1}})
+    for rank in (0, 1):
+        folder.log_path(rank).write_text("")
+    assert runs(*arguments) == (2, "", sentence.format(outputs=outputs))
+
+
+def test_no_runs(runs, outputs):
+    assert runs() == (0, "", f"There are no runs in {outputs}.\n")
+    code, _, error = runs("show", "gpt")
+    assert code == 2 and "there are no runs" in error and "--outputs=DIR" in error
+
+
+@pytest.mark.parametrize("verb", [[], ["list"], ["show"], ["logs"], ["digest"]])
+def test_help_of_each_verb(runs, verb):
+    with pytest.raises(SystemExit) as left:
+        runs(*verb, "--help")
+    assert left.value.code == 0
+
+
+def test_outputs_before_and_after_the_verb(make_run, outputs, start):
+    make_run("gpt", "1a2b")
+    for arguments in (["list", "--outputs", outputs], ["--outputs", outputs, "list"], [f"--outputs={outputs}"]):
+        command = [sys.executable, "-m", "launcher.runs", *arguments]
+        assert "1a2b" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_reader_that_leaves_early(make_run, start):
+    for number in range(50):
+        make_run("gpt", f"{number:08x}")
+    process = start("list", stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 0
+    process.stderr.close()
+
+
+def test_no_torch_to_look_at_runs(make_run, outputs):
+    make_run("gpt", "1a2b")
+    command = (
+        f"import sys; from launcher.runs.__main__ import main; assert main(['--outputs', {str(outputs)!r}]) == 0; "
+        f"assert main(['show', 'gpt', '--outputs', {str(outputs)!r}]) == 0; "
+        "print(sorted({'torch', 'hydra', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    assert done.stderr == "[]\n"

@@ -1,0 +1,53 @@
+import json
+import os
+
+
+def test_all_there_is_to_know(runs, make_run):
+    best = {"metric": "val/loss", "value": 1.25, "step": 8}
+    folder = make_run(
+        "gpt",
+        "aaaa0001",
+        overrides=["optimizer.lr=0.1", "model=gpt"],
+        choices={"model": "gpt", "hooks": ["default", "early_stopping"]},
+        state="preempted",
+        step=8,
+        loss=2.5,
+        best=best,
+    )
+    checkpoint = folder.checkpoints / "step-00000008"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_bytes(b"x" * 1500)
+    (folder.checkpoints / "corrupt-step-00000004").mkdir()
+    (folder.checkpoints / ".tmp-step-00000009").mkdir()
+    os.symlink(checkpoint.name, folder.checkpoints / "latest")
+    os.symlink(checkpoint.name, folder.checkpoints / "best")
+    rows = [{"step": 1, "train/loss": 3.0, "val/loss": 4.0, "time": 0.5}, {"step": 8, "train/loss": 2.5}]
+    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, "tra')
+
+    code, output, _ = runs("show", "aaaa")
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert code == 0
+    for line in (
+        "run gpt/aaaa0001",
+        f"folder {folder.path}",
+        "state preempted",
+        "step 8/10",
+        "loss 2.5",
+        "best 1.25 (val/loss, step 8)",
+        "strategy none, 1 rank(s)",
+        "choices model=gpt hooks=[default,early_stopping]",
+        "overrides optimizer.lr=0.1 model=gpt",
+        "corrupt-step-00000004 0 B 0s ago",
+        "train/loss 2.5 step 8",
+        "val/loss 4 step 1",
+    ):
+        assert line in lines, line
+    assert any(line.startswith("step-00000008 1.5 kB") and line.endswith("best, latest") for line in lines)
+    assert any(line.startswith("1 ") and "0 to 8 preempted" in line for line in lines)
+    assert ".tmp" not in output
+
+
+def test_a_run_whose_process_died_unseen(runs, make_run):
+    make_run("gpt", "aaaa0001", state="stale", step=3)
+    _, output, _ = runs("show", "gpt")
+    assert "0 to 3" in output and output.count("stale") == 2

@@ -1,0 +1,119 @@
+"""A run that is stopped and goes on ends as one that never was: to the bit."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runner import final_state, interrupt, launch, metrics, record, run_folder
+
+TINY_GPT = (
+    "model=gpt", "data=text", "data.max_bytes=60000", "model.dim=16", "model.num_layers=1", "model.num_heads=2",
+    "model.dropout=0.1", "data.seq_len=16",
+)  # fmt: skip
+DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")
+COMMON = (
+    "data.batch_size=6", "trainer.max_steps=400", "hooks.logging.interval=7", "hooks.progress.interval=5",
+    "hooks.evaluation.interval=60", "hooks.evaluation.max_batches=2", "hooks.checkpointing.interval=50",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([*TINY_GPT, "data.num_workers=0"], id="gpt-dropout"),
+        pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=2"], id="gpt-workers-accumulation"),
+        # 1437 training digits: 400 steps of 6 samples cross the end of the first epoch
+        pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=2"], id="digits-accumulation"),
+        pytest.param([*DIGITS, "data.num_workers=2", "precision=fp16"], id="digits-workers-fp16-scaler"),
+    ],
+)
+def test_three_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> None:
+    whole = launch(tmp_path / "whole", *COMMON, *overrides)
+    assert whole.returncode == 0, whole.output
+    parts = tmp_path / "parts"
+    for attempt, step in enumerate((45, 120, 265), 1):
+        stopped = interrupt(parts, *COMMON, *overrides, at=f"Step {step}/")
+        assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+        now = record(parts)
+        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == (
+            "preempted",
+            "preempted",
+            attempt,
+        )
+        assert now["attempts"][-1]["signal"] == "SIGTERM"
+        assert now["attempts"][-1]["end_step"] == now["step"] >= step
+    last = launch(parts, *COMMON, *overrides)
+    assert last.returncode == 0, last.output
+    assert record(parts)["state"] == "completed"
+    starts_and_ends = [(a["start_step"], a["end_step"]) for a in record(parts)["attempts"]]
+    assert [start for start, _ in starts_and_ends[1:]] == [end for _, end in starts_and_ends[:-1]], "a step was lost"
+    assert final_state(parts) == final_state(tmp_path / "whole")
+    assert metrics(parts) == metrics(tmp_path / "whole")
+
+
+def test_sigint_is_130_and_goes_on(tmp_path: Path) -> None:
+    stopped = interrupt(tmp_path, *COMMON, *DIGITS, at="Step  20/", signum=signal.SIGINT)
+    assert stopped.returncode == 130, stopped.output
+    assert "Traceback" not in stopped.output
+    again = interrupt(tmp_path, *COMMON, *DIGITS, at="Step 100/", signum=signal.SIGUSR1)
+    assert again.returncode == 128 + signal.SIGUSR1
+    assert "Going on from" in again.output
+
+
+def test_a_completed_run_is_left_alone(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
+    assert launch(tmp_path, *command).returncode == 0
+    before = (run_folder(tmp_path) / "run.json").read_bytes()
+    again = launch(tmp_path, *command)
+    assert again.returncode == 0
+    assert "complete already" in again.output
+    assert (run_folder(tmp_path) / "run.json").read_bytes() == before
+
+
+def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
+    whole = launch(tmp_path / "whole", *COMMON, *DIGITS)
+    assert whole.returncode == 0, whole.output
+    killed = interrupt(tmp_path / "parts", *COMMON, *DIGITS, at="Step 180/", signum=signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    last = launch(tmp_path / "parts", *COMMON, *DIGITS)
+    assert last.returncode == 0, last.output
+    first, second = record(tmp_path / "parts")["attempts"]
+    assert (first["outcome"], second["outcome"]) == ("killed", "completed")
+    assert second["start_step"] >= 100, "a checkpoint of steps 50, 100 and maybe 150 was durable"
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+
+
+def test_resume_modes(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=400", "hooks.progress.interval=5", "hooks.checkpointing.interval=20")
+    none_yet = launch(tmp_path, *command, "run.resume=must")
+    assert none_yet.returncode == 2
+    assert "run.resume=must" in none_yet.output
+    assert not list(tmp_path.glob("*/*/checkpoints/step-*"))
+    assert interrupt(tmp_path, *command, at="Step 100/").returncode == 143
+    refused = launch(tmp_path, *command, "run.resume=never")
+    assert refused.returncode == 2
+    assert "run.tag" in refused.output and "Traceback" not in refused.output
+    folder = run_folder(tmp_path)
+    named = launch(tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
+    assert named.returncode == 0, named.output
+    assert "Changed since the checkpoint: optimizer.lr" in named.output
+
+
+def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=400", "hooks.progress.interval=5", "hooks.checkpointing.interval=20")
+    assert interrupt(tmp_path, *command, at="Step 150/").returncode == 143
+    folder = run_folder(tmp_path)
+    newest = (folder / "checkpoints" / "latest").resolve()
+    shard = newest / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    done = launch(tmp_path, *command)
+    assert done.returncode == 0, done.output
+    assert "shard-00000.safetensors has changed" in done.output
+    assert (folder / "checkpoints" / f"corrupt-{newest.name}").is_dir()
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)), "each step stands once"

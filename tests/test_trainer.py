@@ -1,0 +1,236 @@
+"""The loop by subclass: order, accumulation, absent losses, non-finite gradients, epochs, events, state."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from launcher import BaseHook, BaseTrainer, LossNoneWarning
+from launcher.errors import TrainingError
+
+
+class Toy(BaseTrainer):
+    """A linear model on given batches [B, 2] -> [B, 1]."""
+
+    def __init__(
+        self, batches: Iterable[Any], hooks: list[BaseHook] | None = None, decay: bool = False, **settings: Any
+    ):
+        super().__init__(device="cpu", **settings)
+        self.batches, self.given_hooks, self.decay = batches, hooks or [], decay
+        self.seen: list[Any] = []
+        self.calls: list[str] = []
+
+    def build_data_loader(self) -> Iterable[Any]:
+        self.calls.append("data_loader")
+        return self.batches
+
+    def build_model(self) -> nn.Module:
+        self.calls.append("model")
+        torch.manual_seed(0)
+        return nn.Linear(2, 1)
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        self.calls.append("optimizer")
+        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        self.calls.append("lr_scheduler")
+        return torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda s: 1 / (1 + s)) if self.decay else None
+
+    def build_grad_scaler(self) -> torch.amp.GradScaler:
+        self.calls.append("grad_scaler")
+        return super().build_grad_scaler()
+
+    def build_hooks(self) -> list[BaseHook]:
+        self.calls.append("hooks")
+        return self.given_hooks
+
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, dict[str, Any]]:
+        self.seen.append(input)
+        if input is None:
+            return None, {}
+        loss = self.model(input).pow(2).mean()
+        return loss, {"nested": {"size": len(input)}}
+
+
+GOOD = [torch.ones(4, 2) * (i + 1) for i in range(3)]
+BAD = torch.full((4, 2), float("nan"))
+
+
+def test_build_order_and_step_info() -> None:
+    trainer = Toy(GOOD, max_steps=2, grad_clip=1.0, gradient_accumulation_steps=3)
+    trainer.train()
+    assert trainer.calls == ["data_loader", "model", "optimizer", "lr_scheduler", "grad_scaler", "hooks"]
+    info = trainer.step_info
+    assert len(info["loss"]) == len(info["records"]) == len(info["data_time"]) == 3
+    assert info["non_finite_grad_retry_count"] == 0
+    assert info["grad_norm"] > 0 and info["step_time"] > 0
+    assert not info["loss"][0].requires_grad
+
+
+def test_accumulation_equals_the_whole_batch() -> None:
+    whole = Toy([torch.cat([GOOD[0], GOOD[1]])], max_steps=1)
+    parts = Toy(GOOD[:2], max_steps=1, gradient_accumulation_steps=2)
+    whole.train(), parts.train()
+    for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_finite_loader_starts_again_within_a_step() -> None:
+    trainer = Toy(GOOD, max_steps=4, gradient_accumulation_steps=2)
+    trainer.train()
+    assert [int(batch[0, 0]) for batch in trainer.seen] == [1, 2, 3, 1, 2, 3, 1, 2], (
+        "no partial accumulation is dropped"
+    )
+    assert trainer.state.epoch == 2
+
+
+def test_an_empty_loader_is_an_error() -> None:
+    with pytest.raises(TrainingError, match="empty"):
+        Toy([], max_steps=1).train()
+
+
+def test_loss_none_takes_the_next_batch() -> None:
+    trainer = Toy([None, GOOD[0], None, GOOD[1]], max_steps=1, gradient_accumulation_steps=2)
+    trainer.train()
+    assert len(trainer.seen) == 4 and len(trainer.step_info["loss"]) == 2
+
+
+def test_loss_none_for_ever_ends_with_an_error() -> None:
+    trainer = Toy([None], max_steps=1, max_none_losses=7)
+    with pytest.raises(TrainingError, match="max_none_losses=7"):
+        trainer.train()
+    assert len(trainer.seen) == 8
+
+
+def test_loss_none_under_a_wrapper_warns() -> None:
+    class Wrapped(Toy):
+        def build_model(self) -> nn.Module:
+            return nn.DataParallel(super().build_model())
+
+    with pytest.warns(LossNoneWarning):
+        Wrapped([None, GOOD[0]], max_steps=1).train()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_non_finite_gradients_retry_with_new_batches(accumulation: int) -> None:
+    batches = [BAD, *[GOOD[0]] * (accumulation - 1), BAD, *[GOOD[0]] * (accumulation - 1), *GOOD]
+    trainer = Toy(
+        batches, max_steps=1, max_non_finite_grad_retries=2, gradient_accumulation_steps=accumulation, decay=True
+    )
+    trainer.train()
+    assert trainer.step_info["non_finite_grad_retry_count"] == 2
+    assert len(trainer.step_info["loss"]) == accumulation
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    with pytest.raises(RuntimeError, match="after 1 of 1 retries"):
+        Toy([BAD], max_steps=1, max_non_finite_grad_retries=1).train()
+
+
+@pytest.mark.parametrize("mixed_precision", [None, "bf16", "fp16"])
+def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -> None:
+    trainer = Toy([GOOD[0], BAD, GOOD[1]], max_steps=3, decay=True, mixed_precision=mixed_precision)
+    trainer.train()
+    skipped = trainer.state.skipped_steps
+    assert skipped == 1 if mixed_precision != "fp16" else skipped >= 1, "fp16 also skips while it looks for its scale"
+    assert trainer.state.skipped_in_row == 0 and trainer.step == 3
+    assert trainer.lr_scheduler is not None
+    assert trainer.lr_scheduler.last_epoch == 3 - skipped, "the schedule does not advance on a skipped step"
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+
+
+def test_skips_in_a_row_are_bounded() -> None:
+    with pytest.raises(TrainingError, match="max_skipped_steps=4"):
+        Toy([GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_skipped_steps=4).train()
+
+
+def test_unknown_precision() -> None:
+    with pytest.raises(ValueError, match="fp8"):
+        Toy(GOOD, max_steps=1, mixed_precision="fp8")
+
+
+class Recorder(BaseHook):
+    def __init__(self, name: str, log: list[str]):
+        self.name, self.log = name, log
+
+    def on_start(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} start")
+
+    def on_before_train(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} before_train")
+
+    def on_before_step(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} before_step {trainer.step}")
+
+    def on_before_optimizer_step(self, trainer: Any) -> None:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters()])
+        self.log.append(f"{self.name} grads {'unclipped' if norm > trainer.grad_clip else 'clipped'}")
+
+    def on_after_step(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} after_step")
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} boundary")
+
+    def on_after_train(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} after_train")
+
+    def on_close(self, trainer: Any) -> None:
+        self.log.append(f"{self.name} close")
+
+
+@pytest.mark.parametrize("mixed_precision", [None, "fp16"])
+def test_events_in_list_order(mixed_precision: str | None) -> None:
+    log: list[str] = []
+    hooks: list[BaseHook] = [Recorder("a", log), Recorder("b", log)]
+    Toy(GOOD, hooks, max_steps=1, grad_clip=1e-3, mixed_precision=mixed_precision).train()
+    events = [
+        "start",
+        "before_train",
+        "before_step 1",
+        "grads unclipped",
+        "after_step",
+        "boundary",
+        "after_train",
+        "close",
+    ]
+    assert log == [f"{name} {event}" for event in events for name in "ab"]
+
+
+def test_hooks_are_closed_after_a_failure() -> None:
+    log: list[str] = []
+    with pytest.raises(TrainingError):
+        Toy([], [Recorder("a", log)], max_steps=1).train()
+    assert log[-1] == "a close" and "a after_train" not in log
+
+
+def test_state_dict_round_trip() -> None:
+    first = Toy(GOOD, max_steps=2, decay=True)
+    first.train()
+    second = Toy(GOOD, max_steps=4, decay=True)
+    second.build()
+    second.load_state_dict(first.state_dict())
+    assert second.step == 2
+    assert second.optimizer.param_groups[0]["lr"] == first.optimizer.param_groups[0]["lr"]
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_hook_ends_training() -> None:
+    class Enough(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            if trainer.step == 2:
+                trainer.state.stop("enough")
+
+    trainer = Toy(GOOD, [Enough()], max_steps=9)
+    trainer.train()
+    assert trainer.step == 2 and trainer.is_last_step
+
+
+def test_unwrap() -> None:
+    trainer = Toy(GOOD, max_steps=1)
+    trainer.build()
+    averaged = torch.optim.swa_utils.AveragedModel(nn.DataParallel(trainer.model))
+    assert type(trainer.unwrap(averaged)) is nn.Linear
+    assert trainer.unwrapped_model is trainer.model
