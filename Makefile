@@ -59,7 +59,7 @@ constraints:
 	$(PYTHON) -m venv $(VENV)-constraints
 	$(VENV)-constraints/bin/python -m pip install -e '.[all,dev]'
 	$(VENV)-constraints/bin/python -m pip check
-	{ grep '^#' constraints.txt; $(VENV)-constraints/bin/python -m pip freeze --exclude-editable \
+	{ grep '^#' constraints.txt; $(VENV)-constraints/bin/python -m pip freeze --all --exclude pip --exclude-editable \
 	| sed 's/+[a-z0-9.]*$$//'; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-constraints

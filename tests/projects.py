@@ -14,6 +14,8 @@ from launcher.types import PositiveInt
 
 class MyModel:
     def __init__(self, width: PositiveInt, depth: PositiveInt = 2):
+        if width == 13:
+            raise ConfigError("model.width=13: brings bad luck.")
         raise RuntimeError("built")
 
 

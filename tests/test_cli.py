@@ -146,20 +146,26 @@ def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "lines"),
+    ("overrides", "code", "lines"),
     [
-        ("refuses", 2, ["data.files='x': is empty.", "model.width=3: is odd."]),
-        ("exits", 1, []),
-        ("is stopped", 143, []),
+        (["job.outcome=refuses"], 2, ["data.files='x': is empty.", "model.width=3: is odd."]),
+        (["job.outcome=cannot build", "model.width=13"], 2, ["model.width=13: brings bad luck."]),
+        (
+            ["job.outcome=cannot build", "model._target_=math.no_such", "~model.width"],
+            2,
+            ["model._target_='math.no_such': cannot be imported: No module named 'math.no_such'; 'math' is not a package."],
+        ),
+        (["job.outcome=exits"], 1, []),
+        (["job.outcome=is stopped"], 143, []),
     ],
 )
 def test_how_a_task_ends_is_the_exit_code(
-    outcome: str, code: int, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str],
+    overrides: list[str], code: int, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     write_project(folder, package="cli_package")
     monkeypatch.syspath_prepend(folder)
-    assert exit_code("--config-dir", "conf", "job=mine", f"job.outcome={outcome}") == code
+    assert exit_code("--config-dir", "conf", "job=mine", "model=mine", *overrides) == code
     assert capsys.readouterr().err.splitlines() == lines
     assert (folder / "outputs").exists() == (code != 2)
 

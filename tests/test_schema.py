@@ -103,6 +103,17 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
             "precision._target_='launcher.precision.Precison': no Precison in launcher.precision; did you mean "
             "launcher.precision.Precision?",
         ),
+        (
+            [
+                "trainer.max_non_finite_grad_retries=2",
+                "trainer.micro_batch_size=${trainer.max_non_finite_grad_retries}0",
+            ],
+            "trainer.micro_batch_size='20': should be a whole number",
+        ),
+        (
+            ["data.batch_size=64", "trainer.max_skipped_steps=${trainer.max_grad_norm}", "trainer.max_grad_norm=0.5"],
+            "trainer.max_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
+        ),
         (["hooks.logging.interval=often"], "hooks.logging.interval='often': should be a whole number"),
         (["hooks.checkpointing.interval=-5"], "hooks.checkpointing.interval=-5: should be a whole number"),
         (["optimizer.lr=abc"], "optimizer.lr='abc': should be a number"),

@@ -58,9 +58,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser: ArgumentParser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
     arguments = parser.parse_intermixed_args(argv)
-    commands = [
-        name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)
-    ]
+    commands = [name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)]
     if len(commands) > 1:
         _refuse(f"--{' and --'.join(commands)} exclude each other")
     if arguments.resolve and not (arguments.cfg or arguments.help):
@@ -149,9 +147,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         return [f"{composition.first_line(error).rstrip('.')}; e.g. -sc install=bash."]
     from launcher.diagnosis import diagnose
 
-    found = diagnose(
-        arguments.overrides, arguments.config_dir, arguments.config_name or "config", arguments.multirun
-    )
+    found = diagnose(arguments.overrides, arguments.config_dir, arguments.config_name or "config", arguments.multirun)
     return found or [composition.first_line(error)]
 
 

@@ -57,9 +57,7 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
     with hydra:
         found = loader()
         for folder in folders:
-            found.config_search_path.prepend(
-                "command-line", folder, anchor=SearchPathQuery(provider="schema")
-            )
+            found.config_search_path.prepend("command-line", folder, anchor=SearchPathQuery(provider="schema"))
         found.repository.initialize_sources(found.config_search_path)
         yield
 

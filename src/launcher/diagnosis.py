@@ -22,7 +22,8 @@ from launcher.errors import ConfigError
 from launcher.schema import validate
 from launcher.signatures import signature
 from launcher.sources import NotThere
-from launcher.wording import nearest, show
+from launcher.sweep import expand
+from launcher.wording import hint, nearest, show
 
 
 def diagnose(
@@ -40,10 +41,11 @@ def diagnose(
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
     readable = _readable(overrides, multirun, faults)
+    wanted = [one for one in readable if not one.startswith("hydra.searchpath=")]
     with session(config_dir, readable):
         seen: set[str] = set()
         bad_keys: set[str] = set()
-        for job in _jobs([one for one in readable if not one.startswith("hydra.searchpath=")]):
+        for job in expand(OverridesParser.create().parse_overrides(wanted)):
             if not job or not seen.issuperset(job):
                 seen.update(job)
                 _examine(config_name, job, faults, bad_keys)
@@ -74,16 +76,6 @@ def _unreadable(text: str, error: Exception) -> str:
     key, _, value = text.partition("=")
     detail = first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
     return f"{text}: cannot be read ({detail}); quote a text with special characters: '{key}=\"{value}\"'."
-
-
-def _jobs(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job of a sweep; those of a single run as they are."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    if not any(one.is_sweep_override() for one in parsed):
-        return [list(overrides)]
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
 
 
 def _fault(config_name: str, overrides: Sequence[str]) -> Exception | None:
@@ -160,6 +152,10 @@ def _bad_option(override: Override, error: Exception) -> str:
             meant = _rewritten(override, group).replace(option, near)
             return f"no option {option}; did you mean {meant}? ({listed})"
         return f"no option {option}; {listed}."
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        missing, names = error.missing_cfg_file, error.options or ()
+        folder = missing.rpartition("/")[0]
+        return f"it asks for {missing}, which there is not{hint(missing.rpartition('/')[2], names, folder + '/{}')}"
     return first_line(error)
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,7 @@ def run_name(config: DictConfig) -> str:
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
-    return "-".join(
-        _file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data")
-    )
+    return "-".join(_file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data"))
 
 
 def _class_name(config: DictConfig, group: str) -> str:
@@ -156,6 +155,9 @@ def _resolve_path(path: Any) -> str:
     return str(Path(str(path)).expanduser())
 
 
-OmegaConf.register_new_resolver("launcher.id", _resolve_id, replace=True)
-OmegaConf.register_new_resolver("launcher.name", _resolve_name, replace=True)
-OmegaConf.register_new_resolver("launcher.path", _resolve_path, replace=True)
+register: Any = OmegaConf.register_resolver
+if "replace" not in signature(register).parameters:  # before OmegaConf 2.4 another function had this name
+    register = OmegaConf.register_new_resolver
+register("launcher.id", _resolve_id, replace=True)
+register("launcher.name", _resolve_name, replace=True)
+register("launcher.path", _resolve_path, replace=True)

@@ -46,9 +46,7 @@ def composed_from(config: "DictConfig") -> list[Traversable]:
 
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:
     """Each group with its options; those of Hydra itself left out."""
-    names = {
-        one.name for folder in folders for one in folder.iterdir() if one.is_dir() and one.name != "hydra"
-    }
+    names = {one.name for folder in folders for one in folder.iterdir() if one.is_dir() and one.name != "hydra"}
     found = {name: options(folders, name) for name in sorted(names)}
     return {name: listed for name, listed in found.items() if listed}
 

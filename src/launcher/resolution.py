@@ -42,9 +42,7 @@ def _resolve_dict(node: DictConfig, path: str, faults: list[str], root: DictConf
     return {str(key): _resolve(node, key, join(path, key), faults, root) for key in keys}
 
 
-def _resolve(
-    parent: DictConfig | ListConfig, key: Any, path: str, faults: list[str], root: DictConfig
-) -> Any:
+def _resolve(parent: DictConfig | ListConfig, key: Any, path: str, faults: list[str], root: DictConfig) -> Any:
     if OmegaConf.is_missing(parent, key):
         faults.append(f"{path}: needs a value; e.g. {path}=...")
         return UNRESOLVED
@@ -83,8 +81,5 @@ def _unresolved(parent: Any, key: Any, path: str, root: DictConfig, error: Excep
 
 def _dotted_keys(root: DictConfig) -> list[str]:
     return [
-        join(str(key), name)
-        for key in root
-        if isinstance(root._get_node(key), DictConfig)
-        for name in root[key] or ()
+        join(str(key), name) for key in root if isinstance(root._get_node(key), DictConfig) for name in root[key] or ()
     ]

@@ -83,15 +83,21 @@ def validate(config: DictConfig) -> None:
         faults += _node(path, node)
     faults += crosschecks({key: value for key, value in tree.items() if value is not UNRESOLVED})
     if faults:
-        raise ConfigError(
-            *_at_their_source(faults, references(OmegaConf.to_container(config, resolve=False)))
-        )
+        raise ConfigError(*_at_their_source(faults, references(OmegaConf.to_container(config, resolve=False))))
 
 
 def _at_their_source(faults: list[str], sources: dict[str, str]) -> list[str]:
-    """Each sentence once, and none for a key that only repeats the bad value of another by interpolation."""
+    """Each sentence once. A key that repeats the bad value of another by interpolation gets none; one that cannot do
+    with a value that is good enough for the other says where it is from."""
     keys = {fault.partition("=")[0] for fault in faults}
-    return [fault for fault in dict.fromkeys(faults) if sources.get(fault.partition("=")[0]) not in keys]
+    kept = []
+    for fault in dict.fromkeys(faults):
+        source = sources.get(fault.partition("=")[0])
+        if source is None:
+            kept.append(fault)
+        elif source not in keys:
+            kept.append(fault.replace(": should be", f": taken from {source}, should be", 1))
+    return kept
 
 
 def _trains(tree: dict[str, Any]) -> bool:

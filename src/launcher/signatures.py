@@ -81,17 +81,12 @@ def _constructor(found: Definition, name: str) -> Signature | None:
     node, module = found.node, found.module
     assert isinstance(node, ast.ClassDef)
     if any(
-        (dotted_name(_bare(mark)) or "").split(".")[0] in ("attr", "attrs", "define")
-        for mark in node.decorator_list
+        (dotted_name(_bare(mark)) or "").split(".")[0] in ("attr", "attrs", "define") for mark in node.decorator_list
     ):
         raise Opaque(name)
     for method in ("__init__", "__new__"):
         for statement in reversed(list(statements(node.body))):
-            if (
-                isinstance(statement, ast.FunctionDef)
-                and statement.name == method
-                and not _is_overload(statement)
-            ):
+            if isinstance(statement, ast.FunctionDef) and statement.name == method and not _is_overload(statement):
                 return _function(statement, module, name, skip_first=True)
     if _is_dataclass(node):
         return Signature(name, _fields(found))
@@ -120,9 +115,7 @@ def _function(
     if skip_first and "staticmethod" not in marks:
         pairs = pairs[1:]
     pairs += list(zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
-    parameters = tuple(
-        Parameter(arg.arg, evaluate(arg.annotation, module), _default(value)) for arg, value in pairs
-    )
+    parameters = tuple(Parameter(arg.arg, evaluate(arg.annotation, module), _default(value)) for arg, value in pairs)
     return Signature(name, parameters, spec.kwarg is not None, spec.vararg is not None)
 
 
@@ -133,11 +126,7 @@ def _fields(found: Definition) -> tuple[Parameter, ...]:
     for base in found.node.bases:
         base = base.value if isinstance(base, ast.Subscript) else base
         above = refer(found.module, base) if full_name(found.module, base) not in PLAIN_BASES else None
-        if (
-            isinstance(above, Definition)
-            and isinstance(above.node, ast.ClassDef)
-            and _is_dataclass(above.node)
-        ):
+        if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef) and _is_dataclass(above.node):
             fields |= {one.name: one for one in _fields(above)}
     for statement in found.node.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
@@ -145,9 +134,7 @@ def _fields(found: Definition) -> tuple[Parameter, ...]:
         if "ClassVar" in ast.unparse(statement.annotation):
             continue
         default = _default(statement.value)
-        if isinstance(statement.value, ast.Call) and (dotted_name(statement.value.func) or "").endswith(
-            "field"
-        ):
+        if isinstance(statement.value, ast.Call) and (dotted_name(statement.value.func) or "").endswith("field"):
             options = {keyword.arg: keyword.value for keyword in statement.value.keywords}
             if literal(options.get("init"), True) is False:
                 continue
@@ -166,9 +153,7 @@ def _bare(mark: ast.expr) -> ast.expr:
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any(
-        (dotted_name(_bare(mark)) or "").rpartition(".")[2] == "dataclass" for mark in node.decorator_list
-    )
+    return any((dotted_name(_bare(mark)) or "").rpartition(".")[2] == "dataclass" for mark in node.decorator_list)
 
 
 def _is_overload(node: ast.FunctionDef) -> bool:

@@ -255,9 +255,7 @@ def _defines(module: Module, name: str) -> bool:
     """Whether the module itself binds a name, which then hides a submodule of the same name."""
     if module.path is None:
         return False
-    return any(
-        _binds(one, name) and not isinstance(one, ast.Import) for one in statements(tree(module.path).body)
-    )
+    return any(_binds(one, name) and not isinstance(one, ast.Import) for one in statements(tree(module.path).body))
 
 
 def _is_dynamic(module: Module) -> bool:
@@ -270,10 +268,5 @@ def _is_dynamic(module: Module) -> bool:
 
 
 def _submodules(module: Module) -> tuple[str, ...]:
-    found = [
-        path
-        for folder in module.folders
-        for path in Path(folder).glob("[a-z]*")
-        if path.suffix in ("", ".py")
-    ]
+    found = [path for folder in module.folders for path in Path(folder).glob("[a-z]*") if path.suffix in ("", ".py")]
     return tuple(sorted({path.stem for path in found}))

@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -65,22 +66,17 @@ class Composer:
     def _is_group(self, override: Override) -> bool:
         is_name = isinstance(override.value(), str | list)
         repository = self.loader.repository  # type: ignore[attr-defined]
-        return (
-            override.type == OverrideType.CHANGE
-            and is_name
-            and repository.group_exists(override.key_or_group)
-        )
+        return override.type == OverrideType.CHANGE and is_name and repository.group_exists(override.key_or_group)
 
 
 def _note_overrides(config: DictConfig, parsed: Sequence[Override]) -> None:
     """What Hydra notes of a job's overrides."""
     task = [one for one in parsed if not one.is_hydra_override()]
     rules = config.hydra.job.config.override_dirname
+    counted = sorted(str(one.input_line) for one in task if one.key_or_group not in rules.exclude_keys)
     with open_dict(config):
         config.hydra.overrides.task = [one.input_line for one in task]
-        config.hydra.job.override_dirname = get_overrides_dirname(
-            task, kv_sep=rules.kv_sep, item_sep=rules.item_sep, exclude_keys=rules.exclude_keys
-        )
+        config.hydra.job.override_dirname = rules.item_sep.join(counted).replace("=", rules.kv_sep)
 
 
 @dataclass
@@ -106,6 +102,24 @@ class SweepJob:
     def label(self) -> str:
         shown = [one for one in self.overrides if one not in self.common and not one.startswith("hydra.")]
         return " ".join([f"[{self.index}]", self.run, *shown])
+
+
+def expand(overrides: Sequence[Override]) -> list[list[str]]:
+    """The overrides of each job of a sweep: every combination of the values that each key is given.
+
+    Raises:
+        ConfigError: a sweep over an interval, which names no values.
+    """
+    values: dict[str, list[str]] = {}
+    for one in overrides:
+        key, text = one.get_key_element(), str(one.input_line)
+        if not one.is_sweep_override():
+            values[key] = [text]
+        elif one.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
+        else:
+            raise ConfigError(f"{text}: names no values; e.g. {key}=0.1,0.2 or {key}=range(1,5).")
+    return [list(job) for job in product(*values.values())]
 
 
 def check_jobs(
@@ -231,9 +245,7 @@ def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
     Raises:
         SystemExit: some job failed.
     """
-    failed = [
-        (job, result) for job, result in zip(jobs, results, strict=False) if result.status == JobStatus.FAILED
-    ]
+    failed = [(job, result) for job, result in zip(jobs, results, strict=False) if result.status == JobStatus.FAILED]
     if failed:
         width = max(len(job.label) for job, _ in failed)
         lines = [f"  {job.label:<{width}}  {reason(result)}" for job, result in failed]

@@ -40,9 +40,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     close = get_close_matches(name.lower(), folded, n=1)
     if close:
         return folded[close[0]]
-    parts = [
-        candidate for candidate in candidates if len(name) > 2 and (name in candidate or candidate in name)
-    ]
+    parts = [candidate for candidate in candidates if len(name) > 2 and (name in candidate or candidate in name)]
     return min(parts, key=len, default=None)
 
 
@@ -60,9 +58,7 @@ def describe(annotation: Any) -> str:
         if Ge in limits and (Le in limits or Lt in limits):
             top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
             return f"{describe(arguments[0])} from {limits[Ge]} {top}"
-        return " ".join(
-            [describe(arguments[0]), *(f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items())]
-        )
+        return " ".join([describe(arguments[0]), *(f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items())])
     if origin in (Union, UnionType):
         return " or ".join(describe(argument) for argument in arguments)
     if origin is Literal:
@@ -96,9 +92,7 @@ def fits(value: Any, annotation: Any) -> bool:
     if kind is list:
         return isinstance(value, list) and all(fits(item, kind) for item in value for kind in arguments)
     if kind is dict:
-        return isinstance(value, dict) and all(
-            fits(item, kind) for item in value.values() for kind in arguments[1:]
-        )
+        return isinstance(value, dict) and all(fits(item, kind) for item in value.values() for kind in arguments[1:])
     if kind is float:
         return type(value) in (int, float)
     if kind in (None, NoneType):

@@ -84,6 +84,13 @@ def test_a_value_that_follows_another_is_told_once(runs, make_run):
     assert [line[2] for line in rows(runs()[1])[1:]] == ["trainer.max_steps=10", "trainer.max_steps=20"]
 
 
+def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
+    make_run("gpt", "aaaa0001", config=config())
+    hook = {"ema": {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}, "bare": {"_target_": "a.B"}}
+    make_run("gpt", "aaaa0002", config={**config(), "hooks": hook})
+    assert [line[2:-5] for line in rows(runs()[1])[1:]] == [[], ["hooks.bare._target_=a.B hooks.ema.decay=0.9"]]
+
+
 def test_json(runs, sweep, outputs):
     code, output, _ = runs("--json")
     found = json.loads(output)

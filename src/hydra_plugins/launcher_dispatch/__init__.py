@@ -60,19 +60,17 @@ class GridSweeper(BasicSweeper):
     first starts or anything is written, and a job that fails stops no other."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from launcher.sweep import check_jobs, conclude
+        from launcher.sweep import check_jobs, conclude, expand
 
         assert self.config is not None and self.launcher is not None and self.hydra_context is not None
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        batches = self.split_arguments(
-            parser.parse_overrides(self._parse_config() + arguments), self.max_batch_size
-        )
-        overrides = [job for batch in batches for job in batch]
-        jobs = check_jobs(self.hydra_context.config_loader, self.config, overrides)
+        loader = self.hydra_context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = expand(parser.parse_overrides(self._parse_config() + arguments))
+        jobs = check_jobs(loader, self.config, overrides)
         if isinstance(self.launcher, DispatchLauncher):
             self.launcher.checked = {tuple(job.overrides): job for job in jobs}
         results: list[JobReturn] = []
-        for batch in batches:
+        for batch in self.split_overrides_to_chunks(overrides, self.max_batch_size):
             results += self.launcher.launch(batch, initial_job_idx=len(results))
         conclude(jobs, results)
         return [results]

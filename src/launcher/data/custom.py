@@ -15,10 +15,11 @@ class CustomData(DataSource):
     Args:
         dataset: the training samples: a node with `_target_`, or a dataset.
         val_dataset: the held-out samples, likewise; null: none.
-        collate_fn: makes a batch of a list of samples: a node with `_target_` (and `_partial_: true` for a function), or
-            a callable; null: `torch.utils.data.default_collate`.
+        collate_fn: makes a batch of a list of samples: a node with `_target_` (and `_partial_: true` for a function),
+            or a callable; null: `torch.utils.data.default_collate`.
         seed_samples: give each sample random numbers of its own (see `launcher.data.loader.ResumableLoader`). Without
-            it, random augmentation depends on the number of workers and cannot be repeated by a resume.
+            it a dataset's `get_batch` or `__getitems__` is used, and random augmentation depends on the number of
+            workers and cannot be repeated by a resume.
         vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
     """
 

@@ -15,13 +15,11 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     found: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
-        matches = (
-            [path] if path.is_file() else [one for one in map(Path, glob(str(path), recursive=True)) if one.is_file()]
-        )
         if path.is_dir():
-            raise ConfigError(
-                f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{path / '**' / '*.txt'}'."
-            )
+            inside = path / "**" / "*.txt"
+            raise ConfigError(f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{inside}'.")
+        named = [path] if path.is_file() else map(Path, glob(str(path), recursive=True))
+        matches = [one for one in named if one.is_file()]
         if not matches:
             where = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
             raise ConfigError(f"{key}='{pattern}': matches no file{where}.")

@@ -59,8 +59,8 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
             raise ConfigError(_empty(dataset, epoch))
         if size is not None and count != size:
             raise ConfigError(
-                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, so "
-                "a resume would not find its place; make them agree or define no __len__."
+                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, "
+                "so a resume would not find its place; make them agree or define no __len__."
             )
         epoch, skip = epoch + 1, max(0, skip - count)
 

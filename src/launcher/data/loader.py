@@ -23,8 +23,8 @@ Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and a seed 
 class Fetch:
     """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
 
-    A dataset with `get_batch(indices)` makes it at once. Without seeds `__getitems__` is used where there is one. With
-    seeds, the global generators are seeded before each sample, and left as they were before the batch.
+    Without seeds, `get_batch(indices)` makes it at once, or `__getitems__` the samples, where the dataset has one. With
+    seeds it is one sample after the other, the global generators seeded before each and left as they were in the end.
     """
 
     def __init__(self, dataset: Any, collate: Collate):
@@ -34,10 +34,10 @@ class Fetch:
 
     def __getitem__(self, request: Request) -> Any:
         indices, seeds = request
-        if self.get_batch is not None:
-            return self.get_batch(indices)
         if seeds is not None:
             return isolated(lambda: self._seeded(indices.tolist(), seeds.tolist()))
+        if self.get_batch is not None:
+            return self.get_batch(indices)
         if hasattr(self.dataset, "__getitems__"):
             return self.collate(self.dataset.__getitems__(indices.tolist()))
         return self.collate([self.dataset[index] for index in indices.tolist()])
@@ -143,7 +143,7 @@ class ResumableLoader:
         if was != now and was is not None and now is not None:
             raise ConfigError(
                 f"data: the training data were '{was}' when the checkpoint was written and are '{now}' now; restore "
-                "them, or start another run (run.tag=...), if you like from this checkpoint's weights (run.init_from=...)."
+                "them, or start another run (run.tag=...), perhaps from this checkpoint's weights (run.init_from=...)."
             )
         self.samples = int(state["samples"])
 

@@ -51,7 +51,7 @@ class TextData(DataSource):
         return self._windows(self._parts[1]) if self.val_fraction else None
 
     def _windows(self, part: np.ndarray) -> TokenWindows:
-        return TokenWindows([part], self.seq_len, f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part)}")
+        return TokenWindows([part], self.seq_len, f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}")
 
     @cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:

@@ -56,14 +56,14 @@ class TokenData(DataSource):
         windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype)
         if not len(windows):
             raise ConfigError(
-                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds the {self.seq_len + 1} "
-                "tokens of one sample; take a shorter one."
+                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds the "
+                f"{self.seq_len + 1} tokens of one sample; take a shorter one."
             )
         return windows
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files. Pickled (for a worker that is not forked), it takes the paths along, not the data."""
+    """Windows of memory-mapped files. Pickled, for a worker that is not forked, it takes the paths and not the data."""
 
     def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
         sequences = [map_tokens(path, dtype) for path in files]
@@ -81,7 +81,7 @@ class MappedWindows(TokenWindows):
         largest = int(tokens.max())
         if largest >= self.vocab_size:
             raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; it should be at least {largest + 1}."
+                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; set {largest + 1} or more."
             )
         return tokens
 
@@ -95,8 +95,8 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
             raise ConfigError(f"data.files: {path} is no .npy file of tokens ({error}).") from error
         if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
             raise ConfigError(
-                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one row of uint16 or "
-                "uint32, as `python -m launcher.data.write_tokens` writes them."
+                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one row of uint16 "
+                "or uint32, as `python -m launcher.data.write_tokens` writes them."
             )
     else:
         kind = np.dtype(dtype).newbyteorder("<")
@@ -108,10 +108,10 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:
-    """Lengths, and a hash of a megabyte at each file's beginning and end: the whole may be hundreds of gigabytes."""
+    """Lengths, and a hash of 2^18 tokens at each file's beginning and end: the whole may be hundreds of gigabytes."""
     digest = xxhash.xxh3_64()
     for sequence in sequences:
-        digest.update(f"{len(sequence)} {sequence.dtype}")
-        digest.update(np.ascontiguousarray(sequence[: 2**18]))
-        digest.update(np.ascontiguousarray(sequence[-(2**18) :]))
+        digest.update(f"{len(sequence)} {sequence.dtype}".encode())
+        digest.update(sequence[: 2**18].tobytes())
+        digest.update(sequence[-(2**18) :].tobytes())
     return f"{sum(map(len, sequences))} tokens, xxh3 {digest.hexdigest()}"

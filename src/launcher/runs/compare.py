@@ -20,7 +20,7 @@ def differences(runs: list[Run]) -> list[dict[str, str]]:
     group: of the keys under it only those are told that also differ between runs of the same choice.
     """
     groups = {group for group in varying([run.choices for run in runs if run.choices]) if is_group(group)}
-    keys = without_echoes(runs, differing_keys(runs, groups))
+    keys = without_targets(without_echoes(runs, differing_keys(runs, groups)))
     return [
         {
             **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
@@ -56,6 +56,12 @@ def without_echoes(runs: list[Run], keys: set[str]) -> set[str]:
     rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
     told = {rows[key] for key in given}
     return {key for key in keys if key in given or rows[key] not in told}
+
+
+def without_targets(keys: set[str]) -> set[str]:
+    """Without `_target_` of a node of which other keys are told: a part that only some runs have is known by those."""
+    others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
+    return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
 
 
 def varying(rows: list[dict[str, str]]) -> set[str]:

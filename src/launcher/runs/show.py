@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from launcher.runs.compare import is_group
 from launcher.runs.find import Run, find_run
 from launcher.runs.words import Page, best, duration, local_time, number, progress, seconds_of, size
 
@@ -50,7 +51,7 @@ def facts(run: Run) -> Table:
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
         "commit": commit,
         "versions": ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items()),
-        "choices": " ".join(f"{k}={v}" for k, v in run.choices.items() if not k.startswith("hydra")),
+        "choices": " ".join(f"{k}={v}" for k, v in sorted(run.choices.items()) if is_group(k) and v != "null"),
         "overrides": " ".join(run.overrides) or "none",
     }
     table = grid()

@@ -1,0 +1,222 @@
+"""Write token files for `data=tokens`.
+
+    python -m launcher.data.write_tokens OUT FILE... [--tokenizer FOLDER] [--val-fraction 0.05] [--end TEXT]
+
+OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens), written as they are
+made: neither text nor tokens are ever held whole. OUT/meta.json says what they are.
+"""
+
+import argparse
+import codecs
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher.data.files import find_files, hold_out
+from launcher.errors import ConfigError
+
+CHUNK = 2**22  # bytes of text at a time
+
+Part = tuple[Path, int, int]
+"""A file from one byte up to another."""
+Encode = Callable[[Part], Iterator[np.ndarray]]
+"""From a part of a file to arrays of its token ids."""
+
+
+class TokenWriter:
+    """Appends tokens to a .npy file; its header gets the final length when the `with` ends.
+
+    numpy pads the header so that a growing length fits in the same space (`GROWTH_AXIS_MAX_DIGITS`).
+    """
+
+    def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]]):
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.count = 0
+
+    def __enter__(self) -> "TokenWriter":
+        self._file = open(self.path, "wb")
+        self._write_header()
+        return self
+
+    def append(self, tokens: np.ndarray) -> None:
+        self._file.write(tokens.astype(self.dtype, copy=False).tobytes())
+        self.count += len(tokens)
+
+    def __exit__(self, *exception: object) -> None:
+        end = self._file.tell()
+        self._file.seek(0)
+        self._write_header()
+        assert end - self._file.tell() == self.count * self.dtype.itemsize
+        self._file.close()
+
+    def _write_header(self) -> None:
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def byte_encoder() -> tuple[Encode, int]:
+    """Each byte is a token; with the size of that vocabulary."""
+
+    def encode(part: Part) -> Iterator[np.ndarray]:
+        for chunk in chunks(part):
+            yield np.frombuffer(chunk, dtype=np.uint8)
+
+    return encode, 256
+
+
+def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
+    """The Hugging Face tokenizer in `folder` (its tokenizer.json); with the size of its vocabulary.
+
+    Args:
+        end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
+
+    Raises:
+        ConfigError: the library, the file or the end token is missing.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "--tokenizer: needs the tokenizers library, not installed here; pip install 'torch-launcher[huggingface]'."
+        ) from error
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"--tokenizer={folder}: has no tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) "
+            "of the transformers library writes one."
+        )
+    tokenizer = Tokenizer.from_file(str(path))
+    end_id = None if end is None else tokenizer.token_to_id(end)
+    if end is not None and end_id is None:
+        raise ConfigError(f"--end='{end}': is no token of the tokenizer in {folder}.")
+
+    def encode(part: Part) -> Iterator[np.ndarray]:
+        for text in pieces(part):
+            yield np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        if end_id is not None:
+            yield np.array([end_id], dtype=np.uint32)
+
+    return encode, tokenizer.get_vocab_size(with_added_tokens=True)
+
+
+def chunks(part: Part) -> Iterator[bytes]:
+    path, start, stop = part
+    with open(path, "rb") as file:
+        file.seek(start)
+        while chunk := file.read(min(CHUNK, stop - file.tell())):
+            yield chunk
+
+
+def pieces(part: Part) -> Iterator[str]:
+    """Text in pieces that end at a line's end, so that no word is cut in two."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    for chunk in chunks(part):
+        rest += decoder.decode(chunk)
+        cut = rest.rfind("\n") + 1
+        if cut:
+            yield rest[:cut]
+            rest = rest[cut:]
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+def divide(files: list[Path], fraction: float) -> tuple[list[Part], list[Part]]:
+    """(training, held out): whole files, or, of a single one, its beginning and its end, cut between two lines."""
+    if len(files) > 1 or not fraction:
+        train, held_out = hold_out(files, fraction)
+        return [_whole(path) for path in train], [_whole(path) for path in held_out]
+    path, _, size = _whole(files[0])
+    with open(path, "rb") as file:
+        file.seek(int(size * (1 - fraction)))
+        file.readline()
+        cut = file.tell()
+    if cut == size:
+        raise ConfigError(f"--val-fraction={fraction}: no line of {path} begins in its last part; take 0 or more.")
+    return [(path, 0, cut)], [(path, cut, size)]
+
+
+def _whole(path: Path) -> Part:
+    return path, 0, path.stat().st_size
+
+
+def write(out: Path, name: str, parts: Iterable[Part], encode: Encode, vocab_size: int) -> int:
+    """Write OUT/<name>.npy; returns the number of tokens. It stands under that name only when whole."""
+    path = out / f"{name}.npy"
+    unfinished = out / f".{name}.npy.part"
+    with TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer:
+        for part in parts:
+            for tokens in encode(part):
+                writer.append(tokens)
+    unfinished.replace(path)
+    return writer.count
+
+
+def parser() -> argparse.ArgumentParser:
+    usage = argparse.ArgumentParser(
+        prog="python -m launcher.data.write_tokens",
+        description="Write token files for data=tokens: OUT/train.npy, OUT/val.npy and OUT/meta.json.",
+    )
+    usage.add_argument("out", type=Path, metavar="OUT", help="folder to write to; it is made if it is not there")
+    usage.add_argument("files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')")
+    usage.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of a Hugging Face tokenizer (default: bytes, 256 tokens)",
+    )
+    usage.add_argument(
+        "--end", metavar="TEXT", help="with --tokenizer: token to write after each file, '<|endoftext|>'"
+    )
+    usage.add_argument(
+        "--val-fraction",
+        type=float,
+        default=0.05,
+        metavar="X",
+        help="share of the files, or of a single file, to hold out (default: 0.05)",
+    )
+    return usage
+
+
+def run(arguments: list[str]) -> None:
+    """Raises ConfigError for missing files or tokenizers, and for files that cannot be divided as asked."""
+    options = parser().parse_args(arguments)
+    if not 0 <= options.val_fraction < 1:
+        raise ConfigError(f"--val-fraction={options.val_fraction}: should be from 0 to below 1.")
+    if options.end is not None and options.tokenizer is None:
+        raise ConfigError(f"--end='{options.end}': bytes have no such token; give a --tokenizer too.")
+    files = find_files("FILE", options.files)
+    if options.tokenizer is None:
+        encode, vocab_size = byte_encoder()
+    else:
+        encode, vocab_size = tokenizer_encoder(options.tokenizer.expanduser(), options.end)
+    train, held_out = divide(files, options.val_fraction)
+    options.out.mkdir(parents=True, exist_ok=True)
+    counts = {"train": write(options.out, "train", train, encode, vocab_size)}
+    if held_out:
+        counts["val"] = write(options.out, "val", held_out, encode, vocab_size)
+    meta = {"vocab_size": vocab_size, "tokenizer": str(options.tokenizer or "bytes"), "tokens": counts}
+    (options.out / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+    for name, count in counts.items():
+        print(f"{options.out / name}.npy: {count} tokens")
+    val = f" data.val_files={options.out / 'val.npy'}" if held_out else ""
+    print(f"python -m launcher data=tokens data.files={options.out / 'train.npy'}{val} data.vocab_size={vocab_size}")
+
+
+def main() -> int:
+    try:
+        run(sys.argv[1:])
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Exact order, exact resume, for any number of ranks and workers; evaluation sees each sample once."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from launcher.data import ResumableLoader, SampleOrder, evaluation_loader
+from launcher.errors import ConfigError
+
+SIZE = 11
+
+
+class Numbers:
+    """Sample i is the number i."""
+
+    def __init__(self, size=SIZE):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
+class Batches(Numbers):
+    """The same, a batch at once."""
+
+    def get_batch(self, indices):
+        return torch.from_numpy(indices.copy())
+
+
+class Lists(Numbers):
+    """The same, all samples of a batch at once."""
+
+    def __getitems__(self, indices):
+        return list(indices)
+
+    def __getitem__(self, index):
+        raise AssertionError("__getitems__ is there to be used")
+
+
+def take(loader, count):
+    """`count` batches as lists; the workers are gone afterwards."""
+    batches = iter(loader)
+    try:
+        return [batch.tolist() for batch in islice(batches, count)]
+    finally:
+        batches.close()
+
+
+def flat(batches):
+    return [sample for batch in batches for sample in batch]
+
+
+@pytest.mark.parametrize("dataset", [Numbers, Batches, Lists])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_order(dataset, num_workers):
+    loader = ResumableLoader(dataset(), seed=4, micro_batch_size=3, num_workers=num_workers)
+    assert flat(take(loader, 9)) == SampleOrder(SIZE, seed=4).indices(0, 27).tolist()
+    assert loader.samples == 27
+
+
+@pytest.mark.parametrize("num_workers, stops", [(0, [0, 1, 2, 3, 4, 5, 8]), (2, [1, 4])])
+def test_resume_goes_on_with_the_next_sample(num_workers, stops):
+    def make():
+        return ResumableLoader(Numbers(), seed=4, micro_batch_size=3, num_workers=num_workers)
+
+    whole = take(make(), 9)
+    for stop in stops:
+        first = make()
+        before = take(first, stop)
+        second = make()
+        second.load_state_dict(first.state_dict())
+        assert before + take(second, 9 - stop) == whole
+
+
+def test_iterating_again_goes_on():
+    loader = ResumableLoader(Numbers(), seed=4, micro_batch_size=2, num_workers=2)
+    assert take(loader, 3) + take(loader, 3) == take(ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6)
+
+
+@pytest.mark.parametrize(
+    "world_size, micro, num_workers", [(1, 6, 0), (1, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (3, 2, 2)]
+)
+def test_ranks_share_out_the_same_samples(world_size, micro, num_workers):
+    step, steps = micro * world_size, 24 // (micro * world_size)
+    parts = [
+        take(
+            ResumableLoader(
+                Numbers(), seed=1, micro_batch_size=micro, rank=rank, world_size=world_size, num_workers=num_workers
+            ),
+            steps,
+        )
+        for rank in range(world_size)
+    ]
+    together = [sample for i in range(steps) for part in parts for sample in part[i]]
+    assert together == SampleOrder(SIZE, seed=1).indices(0, step * steps).tolist()
+
+
+def test_resume_with_other_ranks_and_batches():
+    first = ResumableLoader(Numbers(), seed=1, micro_batch_size=3, rank=1, world_size=2)
+    take(first, 3)
+    assert first.samples == 18
+    second = ResumableLoader(Numbers(), seed=1, micro_batch_size=4)
+    second.load_state_dict(first.state_dict())
+    assert flat(take(second, 3)) == SampleOrder(SIZE, seed=1).indices(18, 12).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_iterating_leaves_the_training_generators_alone(num_workers):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    take(ResumableLoader(Numbers(), seed=0, micro_batch_size=2, num_workers=num_workers), 3)
+    list(evaluation_loader(Numbers(), 4, num_workers=num_workers))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_other_data_are_refused():
+    state = ResumableLoader(Numbers(11), seed=0, micro_batch_size=2).state_dict()
+    with pytest.raises(ConfigError, match="were '11 samples' when the checkpoint was written and are '12 samples' now"):
+        ResumableLoader(Numbers(12), seed=0, micro_batch_size=2).load_state_dict(state)
+
+
+def test_default_collate_and_a_dataset_of_torch():
+    inputs, targets = torch.randn(SIZE, 3), torch.arange(SIZE)
+    loader = ResumableLoader(TensorDataset(inputs, targets), seed=0, micro_batch_size=4)
+    x, y = next(iter(loader))
+    assert torch.equal(x, inputs[y]) and y.tolist() == SampleOrder(SIZE, 0).indices(0, 4).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_collate_fn(num_workers):
+    def collate(samples):
+        return torch.tensor([sum(samples)])
+
+    loader = ResumableLoader(
+        Numbers(), seed=0, micro_batch_size=4, shuffle=False, collate_fn=collate, num_workers=num_workers
+    )
+    assert take(loader, 2) == [[0 + 1 + 2 + 3], [4 + 5 + 6 + 7]]
+
+
+def test_a_dataset_larger_than_one_batch_is_not_needed():
+    assert flat(take(ResumableLoader(Numbers(2), seed=0, micro_batch_size=5, shuffle=False), 2)) == [0, 1] * 5
+
+
+@pytest.mark.parametrize(
+    "make", [lambda d: ResumableLoader(d, seed=0, micro_batch_size=1), lambda d: evaluation_loader(d, 1)]
+)
+def test_empty_dataset_is_an_error(make):
+    with pytest.raises(ConfigError, match="is empty"):
+        make(Numbers(0))
+
+
+@pytest.mark.parametrize(
+    "size, world_size, num_workers",
+    [(size, world, 0) for size in (1, 4, 8, 9, 11, 12, 13, 25) for world in (1, 2, 3) if size >= world]
+    + [(11, 1, 2), (11, 3, 2)],
+)
+def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
+    loaders = [evaluation_loader(Batches(size), 4, rank, world_size, num_workers) for rank in range(world_size)]
+    passes = [[batch.tolist() for batch in loader] for loader in loaders]
+    assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(size))
+    assert {len(one) for one in passes} == {len(loaders[0])}, "a sharded model needs as many forwards on every rank"
+    assert all(0 < len(batch) <= 5 for one in passes for batch in one)
+    assert all(len(batch) == 4 for one in passes for batch in one[:-1])
+
+
+def test_evaluation_can_be_repeated():
+    loader = evaluation_loader(Numbers(), 4, num_workers=2)
+    assert [b.tolist() for b in loader] == [b.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_fewer_validation_samples_than_ranks_are_refused():
+    with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
+        evaluation_loader(Numbers(2), 1, rank=0, world_size=3)
+
+
+def test_same_samples_as_a_plain_loader():
+    """One epoch is what torch's own loader gives for that order."""
+    data = TensorDataset(torch.arange(12) * 10)
+    order = SampleOrder(12, seed=8).permutation(0).tolist()
+    plain = [batch[0].tolist() for batch in DataLoader(data, batch_size=4, sampler=order)]
+    ours = islice(ResumableLoader(data, seed=8, micro_batch_size=4), 3)
+    assert [batch[0].tolist() for batch in ours] == plain
+
+
+def test_positions_beyond_32_bits():
+    loader = ResumableLoader(Numbers(), seed=0, micro_batch_size=3, samples=SIZE * 10**12)
+    assert flat(take(loader, 1)) == SampleOrder(SIZE, 0).permutation(10**12)[:3].tolist()
+    assert isinstance(loader.state_dict()["samples"], int) and not isinstance(loader.samples, np.integer)

@@ -1,0 +1,118 @@
+"""The command that writes token files, and TokenData reading them back."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from launcher.data import write_tokens
+from launcher.data.tokens import TokenData
+from launcher.errors import ConfigError
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.data.write_tokens", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"{number}: straße\n" * 50)
+    return tmp_path
+
+
+def test_bytes_there_and_back(corpus, tmp_path):
+    done = command(tmp_path / "out", f"{corpus}/*.txt", "--val-fraction", 0.25)
+    assert done.returncode == 0, done.stderr
+    train = "".join(f"{number}: straße\n" * 50 for number in range(3)).encode()
+    assert done.stdout.splitlines()[-1].endswith(f"data.val_files={tmp_path}/out/val.npy data.vocab_size=256")
+    meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+    assert meta == {"vocab_size": 256, "tokenizer": "bytes", "tokens": {"train": len(train), "val": len(train) // 3}}
+    files = {"files": f"{tmp_path}/out/train.npy", "val_files": f"{tmp_path}/out/val.npy"}
+    source = TokenData(batch_size=2, seq_len=10, vocab_size=256, **files)
+    dataset = source.train_dataset()
+    assert dataset.sequences[0].dtype == np.uint16 and dataset.sequences[0].tolist() == list(train)
+    inputs, _ = dataset.get_batch(np.arange(len(dataset)))
+    assert bytes(inputs.flatten().tolist()) == train[: len(dataset) * 10]
+    assert source.val_dataset().sequences[0][:2].tolist() == list(b"3:")
+
+
+def test_one_file_is_cut_between_lines(corpus, tmp_path):
+    write_tokens.run([str(tmp_path / "out"), str(corpus / "1.txt"), "--val-fraction", "0.1"])
+    train, val = (bytes(np.load(tmp_path / "out" / f"{name}.npy").tolist()) for name in ("train", "val"))
+    assert train + val == (corpus / "1.txt").read_bytes()
+    assert val.startswith(b"1: ") and 30 < len(val) <= 60
+
+
+def test_large_files_go_through_in_pieces(corpus, tmp_path, monkeypatch):
+    """No byte is lost or doubled, no character and no line cut, wherever the pieces end."""
+    expected = (corpus / "1.txt").read_text()
+    for size in (1, 2, 7, 64):
+        monkeypatch.setattr(write_tokens, "CHUNK", size)
+        part = (corpus / "1.txt", 0, (corpus / "1.txt").stat().st_size)
+        pieces = list(write_tokens.pieces(part))
+        assert "".join(pieces) == expected and all(piece.endswith("\n") for piece in pieces)
+        assert b"".join(write_tokens.chunks(part)).decode() == expected
+
+
+def test_wide_vocabularies_take_uint32(tmp_path):
+    def encode(part):
+        yield np.array([1, 70_000], dtype=np.uint32)
+
+    assert write_tokens.write(tmp_path, "wide", [(tmp_path, 0, 0)] * 3, encode, 70_001) == 6
+    tokens = np.load(tmp_path / "wide.npy", mmap_mode="r")
+    assert tokens.dtype == np.uint32 and tokens.tolist() == [1, 70_000] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["wide.npy"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<end>": 0, "<unknown>": 1, "straße": 2, ":": 3} | {str(n): n + 4 for n in range(4)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unknown>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "tokenizer").mkdir()
+    made.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    return tmp_path / "tokenizer"
+
+
+def test_hugging_face_tokenizer(corpus, tokenizer):
+    out = corpus / "out"
+    write_tokens.run(
+        [str(out), f"{corpus}/*.txt", "--tokenizer", str(tokenizer), "--end", "<end>", "--val-fraction", "0"]
+    )
+    assert np.load(out / "train.npy").tolist() == [t for n in range(4) for t in [4 + n, 3, 2] * 50 + [0]]
+    assert json.loads((out / "meta.json").read_text())["vocab_size"] == 8 and not (out / "val.npy").exists()
+    with pytest.raises(ConfigError, match="^--end='<stop>': is no token of the tokenizer"):
+        write_tokens.run([str(out), f"{corpus}/*.txt", "--tokenizer", str(tokenizer), "--end", "<stop>"])
+    with pytest.raises(ConfigError, match="has no tokenizer.json"):
+        write_tokens.run([str(out), f"{corpus}/*.txt", "--tokenizer", str(corpus)])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["no.txt"], "FILE='no.txt': matches no file"),
+        (["0.txt", "--val-fraction", "1.5"], "--val-fraction=1.5: should be from 0 to below 1."),
+        (["0.txt", "--end", "x"], "--end='x': bytes have no such token; give a --tokenizer too."),
+        (["line.txt"], "no line of"),
+        (["0.txt", "--tokenizer", "x"], "--tokenizer: needs the tokenizers library"),
+    ],
+)
+def test_errors_are_sentences(corpus, monkeypatch, capsys, arguments, message):
+    (corpus / "line.txt").write_text("a single line")
+    monkeypatch.chdir(corpus)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setattr(sys, "argv", ["write_tokens", "out", *arguments])
+    assert write_tokens.main() == 2
+    assert message in capsys.readouterr().err
+    assert not (corpus / "out").exists()
+
+
+def test_help():
+    done = command("--help")
+    assert done.returncode == 0 and "--tokenizer" in done.stdout
