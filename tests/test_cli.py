@@ -97,6 +97,8 @@ BAD = {
     "-sc": "e.g. -sc install=bash.",
     "-m seed=1,x": "seed='x': should be a whole number",
     "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
+    "-m seed=interval(1,2)": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
+    "-m seed=interval(1,2) sede=3": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
     "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
     "-m --run": "--run and --multirun exclude each other; see --help.",
 }
@@ -153,7 +155,9 @@ def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
         (
             ["job.outcome=cannot build", "model._target_=math.no_such", "~model.width"],
             2,
-            ["model._target_='math.no_such': cannot be imported: No module named 'math.no_such'; 'math' is not a package."],
+            [
+                "model._target_='math.no_such': cannot be imported: No module named 'math.no_such'; 'math' is not a package."
+            ],
         ),
         (["job.outcome=exits"], 1, []),
         (["job.outcome=is stopped"], 143, []),

@@ -61,6 +61,7 @@ def test_what_cannot_change_the_numbers_does_not_count(override: str) -> None:
         "precision=bf16",
         "trainer.max_steps=7",
         "run.tag=again",
+        "run.init_from=/weights",
         "hooks=[default,early_stopping]",
     ],
 )

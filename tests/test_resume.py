@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner import final_state, interrupt, launch, metrics, record, run_folder
+from runner import final_state, interrupt, launch, metrics, record, run_folder
 
 TINY_GPT = (
-    "model=gpt", "data=text", "data.max_bytes=60000", "model.dim=16", "model.num_layers=1", "model.num_heads=2",
+    "model=gpt", "data=text", "model.dim=16", "model.num_layers=1", "model.num_heads=2",
     "model.dropout=0.1", "data.seq_len=16",
 )  # fmt: skip
 DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")

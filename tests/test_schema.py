@@ -30,6 +30,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["hooks=[]", "tracker=[]"],
         ["hooks.progress=null"],
         ["~scheduler"],
+        ["~optimizer._partial_"],
         ["trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
         ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
     ],
@@ -75,7 +76,10 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
             ["run.resume=atuo"],
             "run.resume='atuo': should be auto, never, must or the folder of a checkpoint; did you mean run.resume=auto?",
         ),
-        (["run.init_from=/no/where"], "run.init_from='/no/where': there is no such file or folder."),
+        (
+            ["run.init_from=/no/where"],
+            "run.init_from='/no/where': there is no such file or folder, and no run of this id.",
+        ),
         (
             ["run.name=a/b"],
             "run.name='a/b': should be usable as a folder's name: letters, digits and . _ - + = @ with a letter, "
@@ -146,6 +150,8 @@ def test_files_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_checkpoint_to_start_from_must_be_there(tmp_path: Path) -> None:
     assert sentences(f"run.init_from={tmp_path}", f"run.resume={tmp_path}") == []
+    (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
+    assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
 
 
 @pytest.fixture

@@ -102,4 +102,6 @@ def _start(tree: dict[str, Any]) -> Iterator[str]:
             f"{hint(resume, RESUME, 'run.resume={}')}"
         )
     if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
-        yield f"run.init_from={show(init_from, 200)}: there is no such file or folder."
+        outputs = Path(str(_at(tree, "paths.outputs"))).expanduser()
+        if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
+            yield f"run.init_from={show(init_from, 200)}: there is no such file or folder, and no run of this id."

@@ -37,4 +37,5 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
+    torch.cuda.init()  # or the generator would not be among those whose state is kept
     return device

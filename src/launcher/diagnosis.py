@@ -11,7 +11,6 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -42,10 +41,14 @@ def diagnose(
     faults: list[str] = []
     readable = _readable(overrides, multirun, faults)
     wanted = [one for one in readable if not one.startswith("hydra.searchpath=")]
+    try:
+        jobs = expand(OverridesParser.create().parse_overrides(wanted))
+    except ConfigError as error:
+        return faults + error.sentences
+    seen: set[str] = set()
+    bad_keys: set[str] = set()
     with session(config_dir, readable):
-        seen: set[str] = set()
-        bad_keys: set[str] = set()
-        for job in expand(OverridesParser.create().parse_overrides(wanted)):
+        for job in jobs:
             if not job or not seen.issuperset(job):
                 seen.update(job)
                 _examine(config_name, job, faults, bad_keys)
@@ -78,12 +81,11 @@ def _unreadable(text: str, error: Exception) -> str:
     return f"{text}: cannot be read ({detail}); quote a text with special characters: '{key}=\"{value}\"'."
 
 
-def _fault(config_name: str, overrides: Sequence[str]) -> Exception | None:
+def _try(config_name: str, overrides: Sequence[str]) -> DictConfig | Exception:
     try:
-        hydra_compose(config_name, list(overrides), return_hydra_config=True)
+        return hydra_compose(config_name, list(overrides), return_hydra_config=True)
     except COMPOSITION_ERRORS as error:
         return error
-    return None
 
 
 def _broken_base(config_name: str, error: Exception) -> str:
@@ -121,41 +123,52 @@ def _is_group(override: Override) -> bool:
 
 
 def _compose_groups(config_name: str, groups: Sequence[Override], faults: list[str]) -> DictConfig | None:
-    """The configuration with those choices of groups that compose; None if it does not compose with none of
-    them."""
-    good = [str(one.input_line) for one in groups]
-    if _fault(config_name, good) is not None:
-        if (broken := _fault(config_name, [])) is not None:
-            faults.append(_broken_base(config_name, broken))
-            return None
-        good = []
-        for one in groups:
-            text = str(one.input_line)
-            if (error := _fault(config_name, [*good, text])) is None:
-                good.append(text)
-            else:
-                faults.append(f"{text}: {_bad_option(one, error)}")
-    return hydra_compose(config_name, good, return_hydra_config=True)
+    """The configuration with those choices of groups that compose; None if it does not compose with none of them."""
+    known = []
+    for one in groups:
+        if fault := _unknown_option(one):
+            faults.append(f"{one.input_line}: {fault}")
+        else:
+            known.append(str(one.input_line))
+    config = _try(config_name, known)
+    if isinstance(config, DictConfig):
+        return config
+    config, good = _try(config_name, []), list[str]()
+    if not isinstance(config, DictConfig):
+        faults.append(_broken_base(config_name, config))
+        return None
+    for text in known:
+        more = _try(config_name, [*good, text])
+        if isinstance(more, DictConfig):
+            config, good = more, [*good, text]
+        else:
+            faults.append(f"{text}: {_bad_option(more)}")
+    return config
 
 
-def _bad_option(override: Override, error: Exception) -> str:
-    """Why a choice of a group does not compose."""
+def _unknown_option(override: Override) -> str | None:
+    """Why a choice of a group cannot be meant, told without composing it; None if there are such options."""
     group, value = override.key_or_group, override.value()
-    options = loader().get_group_options(group, ObjectType.CONFIG)
     if value is None:
-        return f"to leave the group out, write ~{group}."
+        return None if override.is_delete() else f"to leave the group out, write ~{group}."
+    options = loader().repository.get_group_options(group)
+    listed = f"{group} has {', '.join(options)}"
     for option in map(str, value if isinstance(value, list) else [value]):
-        if option in options:
+        if option in options or "/" in option or "$" in option:
             continue
-        listed = f"{group} has {', '.join(options)}"
         if near := nearest(option, options):
             meant = _rewritten(override, group).replace(option, near)
             return f"no option {option}; did you mean {meant}? ({listed})"
         return f"no option {option}; {listed}."
+    return None
+
+
+def _bad_option(error: Exception) -> str:
+    """Why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        missing, names = error.missing_cfg_file, error.options or ()
-        folder = missing.rpartition("/")[0]
-        return f"it asks for {missing}, which there is not{hint(missing.rpartition('/')[2], names, folder + '/{}')}"
+        folder, _, name = error.missing_cfg_file.rpartition("/")
+        near = hint(name, error.options or (), folder + "/{}")
+        return f"it asks for {error.missing_cfg_file}, which there is not{near}"
     return first_line(error)
 
 

@@ -1,13 +1,23 @@
-"""Ranks: who we are, and how all agree on one number without holding up the step."""
+"""Ranks: who we are, how we meet, and how all agree on one number without holding up the step."""
 
+import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from launcher.errors import ConfigError, TrainingError
+
 T = TypeVar("T")
+TIMEOUT = 1800.0
+"""Seconds that a rank waits for the others."""
+LISTEN_FD = "LAUNCHER_LISTEN_FD"
+"""Names a listening socket that rank 0 has inherited: no port can be taken between its choice and its use."""
+FAILURE = "launcher/failure"
 
 
 @dataclass(frozen=True)
@@ -40,27 +50,158 @@ def world_size() -> int:
     return dist.get_world_size() if is_initialized() else 1
 
 
-def all_gather(value: T, group: Any = None) -> list[T]:
+# ------------------------------------------------------------------------------------------------ meeting and leaving
+class _Meeting:
+    store: Any = None
+    groups: int = 0
+    decisions: int = 0
+    joined: bool = False
+    host_group: Any = None
+
+
+_meeting = _Meeting()
+
+
+def store(timeout: float = TIMEOUT) -> Any:
+    """Where the ranks meet: a store of keys and values, which rank 0 serves. It stands before any process group does,
+    and is kept until the process ends."""
+    if _meeting.store is None:
+        _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
+    return _meeting.store
+
+
+def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
+    if ranks.world_size == 1:
+        return dist.HashStore()
+    if fd := os.environ.get(LISTEN_FD):
+        return dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            ranks.world_size,
+            ranks.is_main,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=int(fd) if ranks.is_main else None,
+        )
+    from torch.distributed.rendezvous import rendezvous
+
+    found, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return found
+
+
+def join(device: torch.device, timeout: float = TIMEOUT) -> None:
+    """Become a member of the process group: gloo for what is on the host, NCCL for what is on a GPU. Does nothing where
+    there is a group already, which is its maker's to leave."""
+    if is_initialized():
+        return
+    ranks = Ranks.from_env()
+    _meeting.groups += 1
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore(f"launcher/group-{_meeting.groups}", store(timeout)),
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device if on_gpu else None,
+    )
+    _meeting.joined = True
+
+
+def leave() -> None:
+    """Leave the group that `join` made."""
+    _meeting.host_group = None
+    if _meeting.joined:
+        _meeting.joined = False
+        dist.destroy_process_group()
+
+
+# ------------------------------------------------------------------------------------------------------------ telling
+def _host_group() -> Any:
+    """A gloo group for what the hosts tell each other: no device has to wait for that. All ranks make it at once."""
+    if _meeting.host_group is None:
+        _meeting.host_group = dist.new_group(backend="gloo")
+    return _meeting.host_group
+
+
+def all_gather(value: T) -> list[T]:
     """Every rank's value, in rank order. The values are pickled among our own processes only."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value, group=group)
+    dist.all_gather_object(values, value, group=_host_group())
     return values
 
 
-def broadcast(value: T, group: Any = None) -> T:
+def broadcast(value: T) -> T:
     """Rank 0's value, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0, group=group)
+    dist.broadcast_object_list(box, src=0, group=_host_group())
     return box[0]
 
 
-def barrier(group: Any = None) -> None:
-    if world_size() > 1:
-        dist.barrier(group=group)
+def maximum(value: int) -> int:
+    """The largest of all ranks' numbers."""
+    if world_size() == 1:
+        return value
+    number = torch.tensor(value)
+    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=_host_group())
+    return int(number)
+
+
+def on_main(act: Callable[[], T]) -> T:
+    """Do something on rank 0 alone; every rank has what came of it, value or error. It needs no process group.
+
+    Args:
+        act: returns what JSON can hold.
+    Raises:
+        ConfigError: `act` raised it, with the same sentences on every rank.
+        TrainingError: on the other ranks, when `act` raised anything else.
+    """
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1:
+        return act()
+    _meeting.decisions += 1
+    key = f"launcher/decision-{_meeting.decisions}"
+    if ranks.is_main:
+        try:
+            value = act()
+        except BaseException as error:
+            kind = "refused" if isinstance(error, ConfigError) else "failed"
+            sentences = error.sentences if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
+            store().set(key, json.dumps([kind, sentences]))
+            raise
+        store().set(key, json.dumps(["done", value]))
+        return value
+    kind, answer = json.loads(store().get(key))
+    if kind == "refused":
+        raise ConfigError(*answer)
+    if kind == "failed":
+        raise TrainingError(f"Rank 0 failed: {answer[0]}")
+    return answer
+
+
+def tell_failure(error: BaseException) -> None:
+    """Let the others know why this rank fails; the first to do so is heard."""
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1 or _meeting.store is None:
+        return
+    try:
+        _meeting.store.compare_set(FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}")
+    except Exception:  # rank 0 is gone, and the store with it
+        pass
+
+
+def told_failure() -> str | None:
+    """What the first failing rank said: the others see no more than a closed connection."""
+    if _meeting.store is None or Ranks.from_env().world_size == 1:
+        return None
+    try:
+        return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
+    except Exception:
+        return None
 
 
 class Agreement:

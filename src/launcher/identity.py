@@ -23,12 +23,14 @@ PLACES = ("${run.", "${paths.", "${hydra", "${launcher.")
 """Values that interpolate these say where a run lies, not what it computes; the hash takes them as they are
 written."""
 
+COUNTED_OF_RUN = ("run.tag", "run.init_from")
+"""What counts of `run` where it is set: a wish for another run, and other weights to start from."""
+
 _computing = False
 
 
 def run_id(config: DictConfig) -> str:
-    """The first 8 hex digits of a hash of all that counts: everything but `run.not_identity`, and `run.tag`
-    if set.
+    """The first 8 hex digits of a hash of all that counts, see `identity`.
 
     Raises:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
@@ -40,13 +42,14 @@ def run_id(config: DictConfig) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """The resolved configuration without what `run.not_identity` names; whole floats as ints (`lr=1.0` is
-    `lr=1`)."""
+    """The resolved configuration without what `run.not_identity` names, with `run.tag` and `run.init_from` where
+    they are set; whole floats are ints (`lr=1.0` is `lr=1`)."""
     excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
     counted = _counted(config, "", excluded)
-    tag = OmegaConf.select(config, "run.tag")
-    if tag is not None:
-        counted["run.tag"] = str(tag)
+    for key in COUNTED_OF_RUN:
+        value = OmegaConf.select(config, key)
+        if value is not None:
+            counted[key] = str(value)
     return counted
 
 

@@ -65,6 +65,8 @@ OPEN_SECTIONS = ("paths",)
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
 COLLECTIONS = ("hooks", "tracker")
 """Groups that hold any number of parts by name."""
+FACTORIES = ("optimizer", "scheduler")
+"""Groups whose targets get their first argument when training builds them, `_partial_: true` or not."""
 NEEDED = ("job", "data", "model", "strategy", "precision", "dispatch")
 NEEDED_TO_TRAIN = ("optimizer", "trainer")
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
@@ -184,7 +186,7 @@ def _node(path: str, node: dict[str, Any]) -> Iterator[str]:
         return
     given = {key: value for key, value in node.items() if key not in INSTANTIATION}
     positional = len(node.get("_args_") or ())
-    partial = bool(node.get("_partial_")) or positional > 0
+    partial = path in FACTORIES or bool(node.get("_partial_")) or positional > 0
     yield from _keys(path, given, spec, partial)
 
 

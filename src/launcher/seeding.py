@@ -30,7 +30,8 @@ def set_deterministic(enabled: bool) -> None:
 
 def rng_state() -> dict[str, Any]:
     """The state of every generator of this process; `restore_rng` puts it back."""
-    kind, keys, pos, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    state_of: Any = np.random.get_state(legacy=True)
+    kind, keys, pos, has_gauss, cached = state_of
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(pos), int(has_gauss), float(cached)),

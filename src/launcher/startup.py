@@ -20,9 +20,10 @@ def skip_dynamo_import() -> bool:
     Two places in torch import it (seen in torch 2.6 to 2.13), both are looked for and left alone where they are not
     as expected, so on another torch this does less or nothing, and never something else:
 
-    - `torch._compile._disable_dynamo` wraps `zero_grad`, `add_param_group`, `state_dict` and `load_state_dict`. It keeps the
-      untraceable version of the function in the function's own attribute `__dynamo_disable`, and imports dynamo to make
-      one if there is none. We put one there that calls the function, until something else has imported dynamo.
+    - `torch._compile._disable_dynamo` wraps `zero_grad`, `add_param_group`, `state_dict` and `load_state_dict`. It
+      keeps the untraceable version of the function in the function's own attribute `__dynamo_disable`, and imports
+      dynamo to make one if there is none. We put one there that calls the function, until something else has
+      imported dynamo.
     - `torch.optim.optimizer._use_grad_for_differentiable` wraps `step` and imports dynamo for its `graph_break()`.
       We put a `step` before it that does what is left of it without dynamo.
 

@@ -33,6 +33,8 @@ class StepPlan:
     """Gradients are scaled down to this 2-norm over all parameters; None or 0: not clipped."""
     retry_non_finite: bool = False
     """Answer a non-finite gradient with `StepResult.retry` and leave everything as it was, instead of skipping."""
+    recompute_every: int = 0
+    """Every so many blocks of the model are computed again in the backward pass, to save memory; 0: none."""
     micro_batch_size: int | None = None
     no_sync_accumulate: bool = True
 

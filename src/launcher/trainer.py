@@ -97,6 +97,7 @@ class BaseTrainer:
         self.last_metrics: dict[str, Any] = {}
         """The newest value of each logged number, by flat name."""
         self.is_built = False
+        self._samples_before: int | None = None
         self._none_losses = 0
         self._unsettled: DeferredFlag | None = None
 
@@ -211,8 +212,11 @@ class BaseTrainer:
                 self._run_step()
                 self._boundary()
         except signals.Interrupted:
-            # Nothing of the next step had been computed: the state is that of the boundary before.
+            # Nothing of the next step had been computed: the state is that of the boundary before, but for a batch that
+            # the loader may have counted just as the signal came.
             self.step -= 1
+            if self._samples_before is not None:
+                self.data_loader.samples = self._samples_before  # type: ignore[attr-defined]
             self._agreed_at = -1
             self._boundary()
             raise signals.Stop(signals.received()) from None
@@ -225,6 +229,7 @@ class BaseTrainer:
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
         for call in self._events["on_before_step"]:
             call(self)
+        self._samples_before = self.samples
         start = time.perf_counter()
         result = self._attempt()
         while result.retry:
@@ -252,7 +257,7 @@ class BaseTrainer:
         strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
         done = 0
         while done < count:
-            batch = self._next_batch(interruptible=not info["loss"] and not info["non_finite_grad_retry_count"])
+            batch = self._next_batch(interruptible=not info["data_time"])  # before anything has been drawn or computed
             with strategy.grad_sync(done == count - 1):
                 with self._forward_context():
                     loss, records = self.forward(batch)

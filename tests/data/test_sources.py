@@ -1,6 +1,7 @@
 """What each source makes of its files and options, and what it says of bad ones."""
 
 import pickle
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -79,7 +80,7 @@ def test_bad_files_are_sentences(corpus, monkeypatch):
     monkeypatch.chdir(corpus)
     with pytest.raises(ConfigError, match=r"^data.files='no/\*.txt': matches no file \(looked in .*\)\.$"):
         find_files("data.files", "no/*.txt")
-    with pytest.raises(ConfigError, match="^data.files='deeper': is a folder; name the files in it, e.g. "):
+    with pytest.raises(ConfigError, match=r"^data.files='deeper': is a folder; name the files in it, e.g. "):
         find_files("data.files", "deeper")
     with pytest.raises(ConfigError, match="names no file"):
         find_files("data.files", [])
@@ -91,6 +92,19 @@ def test_held_out_files(fraction, held_out):
     train, val = hold_out(files, fraction)
     assert [int(path.name) for path in val] == held_out
     assert sorted(train + val) == sorted(files)
+
+
+def test_missing_files_are_told_of_before_any_are_read(corpus):
+    there = f"{corpus}/*.txt"
+    TextData(batch_size=2, files=there).check()
+    TextData(batch_size=2).check()
+    for source, key in [
+        (TextData(batch_size=2, files="no.txt"), "files"),
+        (TokenData(batch_size=2, vocab_size=9, files="no.npy"), "files"),
+        (TokenData(batch_size=2, vocab_size=9, files=there, val_files="no.npy"), "val_files"),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^data\.{key}='no\.\w+': matches no file"):
+            source.check()
 
 
 # Text
@@ -302,6 +316,20 @@ def test_custom_collate(importable):
     config.collate_fn = node("join", sign=-1, _partial_=True)
     config.shuffle, config.batch_size = False, 3
     assert list(islice(instantiate(config).train_loader(seed=0), 2)) == [-(0 + 1 + 2), -(3 + 4 + 5)]
+
+
+def test_the_documented_dataset(tmp_path, monkeypatch):
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL)
+    code, configuration = (next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml"))
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "shapes.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = OmegaConf.create(configuration)
+    assert mine.pop("defaults") == ["custom"]
+    source = instantiate(OmegaConf.merge(OmegaConf.load(CONF / "custom.yaml"), mine))
+    points, kinds = next(iter(source.train_loader(seed=0)))
+    assert points.shape == (source.batch_size, source.num_features) and set(kinds.tolist()) == {0, 1}
+    assert sum(len(kinds) for _, kinds in source.val_loader()) == 400
 
 
 def test_loaders_of_a_source():

@@ -76,13 +76,16 @@ def test_exit_without_close_waits_for_no_worker():
 
 
 def test_workers_end_with_their_parent():
-    """Killed without a word, it leaves no process behind."""
+    """Killed without a word, and while they start, it leaves no process behind."""
     process = subprocess.Popen(
         [sys.executable, "-c", PRELUDE + textwrap.dedent("""
-            batches = iter(loader(0))
-            next(batches)
-            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-            time.sleep(1000)
+            def tell():
+                while len(multiprocessing.active_children()) < 2:
+                    time.sleep(0.001)
+                print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+            threading.Thread(target=tell).start()
+            for batch in loader(0):
+                pass
         """)],
         stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip

@@ -82,15 +82,14 @@ def tokenizer(tmp_path):
 
 def test_hugging_face_tokenizer(corpus, tokenizer):
     out = corpus / "out"
-    write_tokens.run(
-        [str(out), f"{corpus}/*.txt", "--tokenizer", str(tokenizer), "--end", "<end>", "--val-fraction", "0"]
-    )
+    given = [str(out), f"{corpus}/*.txt", "--val-fraction=0"]
+    write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<end>"])
     assert np.load(out / "train.npy").tolist() == [t for n in range(4) for t in [4 + n, 3, 2] * 50 + [0]]
     assert json.loads((out / "meta.json").read_text())["vocab_size"] == 8 and not (out / "val.npy").exists()
-    with pytest.raises(ConfigError, match="^--end='<stop>': is no token of the tokenizer"):
-        write_tokens.run([str(out), f"{corpus}/*.txt", "--tokenizer", str(tokenizer), "--end", "<stop>"])
-    with pytest.raises(ConfigError, match="has no tokenizer.json"):
-        write_tokens.run([str(out), f"{corpus}/*.txt", "--tokenizer", str(corpus)])
+    with pytest.raises(ConfigError, match=r"^--end='<stop>': is no token of the tokenizer"):
+        write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<stop>"])
+    with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
+        write_tokens.run([*given, f"--tokenizer={corpus}"])
 
 
 @pytest.mark.parametrize(

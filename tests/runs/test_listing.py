@@ -88,7 +88,21 @@ def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
     make_run("gpt", "aaaa0001", config=config())
     hook = {"ema": {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}, "bare": {"_target_": "a.B"}}
     make_run("gpt", "aaaa0002", config={**config(), "hooks": hook})
-    assert [line[2:-5] for line in rows(runs()[1])[1:]] == [[], ["hooks.bare._target_=a.B hooks.ema.decay=0.9"]]
+    told = [run["differs"] for run in json.loads(runs("--json")[1])]
+    assert told == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
+
+
+def test_what_cannot_change_the_numbers_is_not_told(runs, make_run):
+    for number in (1, 2):
+        settings = config()
+        settings["run"] |= {
+            "tag": "again" if number == 2 else None,
+            "not_identity": ["hooks.logging", "device", "run", "job"],
+        }
+        settings |= {"device": f"cuda:{number}", "hooks": {"logging": {"interval": number}, "ema": {"decay": number}}}
+        make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})
+    told = [run["differs"] for run in json.loads(runs("--json")[1])]
+    assert told == [{"hooks.ema.decay": "1", "run.tag": "null"}, {"hooks.ema.decay": "2", "run.tag": "again"}]
 
 
 def test_json(runs, sweep, outputs):

@@ -36,9 +36,12 @@ class DataSource(ABC):
         self.num_workers = num_workers
         self.shuffle = shuffle
 
+    def check(self) -> None:  # noqa: B027 - most sources have nothing to check
+        """Raise ConfigError for what can be told before any data are read, such as a missing file."""
+
     @abstractmethod
     def train_dataset(self) -> Any:
-        """The training samples. Raises ConfigError for missing or unfit files."""
+        """The training samples. Raises ConfigError for files that do not fit."""
 
     def val_dataset(self) -> Any | None:
         """The held-out samples, or None."""

@@ -44,6 +44,10 @@ class TextData(DataSource):
         self.val_fraction = val_fraction
         self.vocab_size = vocab_size
 
+    def check(self) -> None:
+        if self.files is not None:
+            find_files("data.files", self.files)
+
     def train_dataset(self) -> TokenWindows:
         return self._windows(self._parts[0])
 

@@ -45,6 +45,11 @@ class TokenData(DataSource):
         self.vocab_size = vocab_size
         self.dtype = dtype
 
+    def check(self) -> None:
+        find_files("data.files", self.files)
+        if self.val_files is not None:
+            find_files("data.val_files", self.val_files)
+
     def train_dataset(self) -> TokenWindows:
         return self._windows("files", self.files)
 

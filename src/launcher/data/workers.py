@@ -7,6 +7,8 @@ wants to save, so workers ignore the signals the trainer handles, from their fir
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -134,6 +136,11 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
+    # From here on the worker watches whether its parent changes; a parent that died before would never be missed.
+    parent = multiprocessing.parent_process()
+    by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    if parent is not None and not by_server and os.getppid() != parent.pid:
+        os._exit(1)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -29,9 +29,7 @@ class RecordHook(BaseHook):
                 hook.attempt = self.attempt
         if self.record is None:
             return
-        if self.record.attempt is not None:
-            self.record.attempt.start_step = trainer.step
-        self.record.progress(trainer.step, force=True)
+        self.record.start_from(trainer.step)
         source = self._checkpointing(trainer)
         if source is not None and source.resumed_from is not None:
             for sentence in self._drift(source.resumed_from):

@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.record import RecordHook
-from launcher.lock import RunLock, is_held, read_holder, refusal
+from launcher.lock import RunLock, held_here, refusal
 from launcher.record import RunRecord
 from launcher.run import build_trainer, code_state, logger, resolved_yaml
 from launcher.trainer import Trainer
@@ -39,8 +39,8 @@ class TrainJob:
             logger.info("%s is complete already (step %d): nothing to do.", folder.path, step)
             return None
         lock = RunLock(folder) if ranks.is_main else None
-        if lock is not None and is_held(folder):  # before the work of building; taking the lock decides
-            raise ConfigError(refusal(folder, read_holder(folder.lock_path)))
+        if lock is not None and (held := held_here(folder)):  # before the work of building; taking the lock decides
+            raise ConfigError(refusal(folder, held))
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         recorder = RecordHook(None, plain, code, 1)

@@ -47,7 +47,10 @@ class Model(nn.Module, ABC):
 
 
 def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Share of right arg-maxes, 0-d float32. logits [..., classes], target [...] int64; targets of -100 do not count."""
+    """Share of right arg-maxes, 0-d float32; targets of -100 do not count.
+
+    logits [..., classes], target [...] int64.
+    """
     counted = target != -100
     right = (logits.detach().argmax(-1) == target) & counted
     return right.sum() / counted.sum().clamp(min=1)

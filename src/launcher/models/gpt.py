@@ -82,14 +82,16 @@ class GPT(Model):
     @staticmethod
     def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
         if dim % num_heads or (dim // num_heads) % 2:
+            if dim % 2:
+                raise ConfigError(f"model.dim={dim}: should be even; e.g. model.dim={dim + 1}.")
             raise ConfigError(
                 f"model.num_heads={num_heads}: should divide model.dim={dim} into heads of even size; e.g. "
-                f"model.num_heads={_nearest(num_heads, [h for h in range(1, dim + 1) if dim % (2 * h) == 0], dim)}."
+                f"model.num_heads={_nearest_divisor(num_heads, dim // 2)}."
             )
         if num_heads % num_kv_heads:
             raise ConfigError(
                 f"model.num_kv_heads={num_kv_heads}: should divide model.num_heads={num_heads}; e.g. "
-                f"model.num_kv_heads={_nearest(num_kv_heads, [h for h in range(1, num_heads + 1) if num_heads % h == 0], 1)}."
+                f"model.num_kv_heads={_nearest_divisor(num_kv_heads, num_heads)}."
             )
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
@@ -123,9 +125,9 @@ class GPT(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a deviation of 0.02; the matrices that
-        write into the residual stream, two a block, with 0.02 / sqrt(2 num_layers), so that the stream's variance does
-        not grow with depth. Norms are 1.
+        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a deviation of 0.02; the matrices
+        that write into the residual stream, two a block, with 0.02 / sqrt(2 num_layers), so that the stream's variance
+        does not grow with depth. Norms are 1.
         """
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.blocks:
@@ -144,9 +146,7 @@ class GPT(Model):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)). x [B, T, dim]."""
 
-    def __init__(
-        self, dim: int, num_heads: int, num_kv_heads: int, ffn_dim: int, dropout: float, norm_eps: float
-    ):
+    def __init__(self, dim: int, num_heads: int, num_kv_heads: int, ffn_dim: int, dropout: float, norm_eps: float):
         super().__init__()
         self.dropout = dropout
         self.attention_norm = nn.RMSNorm(dim, eps=norm_eps)
@@ -224,5 +224,5 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + swapped * sin).type_as(x)
 
 
-def _nearest(value: int, choices: list[int], default: int) -> int:
-    return min(choices, key=lambda choice: abs(choice - value), default=default)
+def _nearest_divisor(value: int, number: int) -> int:
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - value))

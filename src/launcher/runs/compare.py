@@ -9,18 +9,21 @@ from launcher.runs.find import LOADER, Run
 from launcher.wording import hint
 
 OWN = ("state", "name", "id")  # what a filter may name beside keys of the configuration
-# Keys that say where a run lies, and nothing of what it computes.
-UNTOLD = ("run.id", "run.name", "run.dir", "run.resume", "paths.", "hydra.")
+TAG = "run.tag"
 
 
 def differences(runs: list[Run]) -> list[dict[str, str]]:
     """For each run the keys that are not the same in all of them, with its values as one would type them.
 
+    Keys of `run.not_identity` are left out: they cannot change the numbers.
+
     Where runs chose different options of a group (`model=gpt`, `model=mlp`), that choice stands for the
     group: of the keys under it only those are told that also differ between runs of the same choice.
     """
-    groups = {group for group in varying([run.choices for run in runs if run.choices]) if is_group(group)}
-    keys = without_targets(without_echoes(runs, differing_keys(runs, groups)))
+    chosen = varying([run.choices for run in runs if run.choices])
+    groups = {group for group in chosen if is_group(group) and counts(group, runs)}
+    keys = {key for key in differing_keys(runs, groups) if counts(key, runs)}
+    keys = without_targets(without_echoes(runs, keys))
     return [
         {
             **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
@@ -35,6 +38,15 @@ def is_group(name: str) -> bool:
     return "/" not in name and name != "hydra"
 
 
+def counts(key: str, runs: list[Run]) -> bool:
+    """Whether a key can change a run's numbers, or tells runs of one configuration apart."""
+    if key == TAG:
+        return True
+    excluded = {"run", "paths", "hydra"}.union(*(run.config.get("run", {}).get("not_identity") or () for run in runs))
+    parts = key.split(".")
+    return not any(".".join(parts[:length]) in excluded for length in range(1, len(parts) + 1))
+
+
 def differing_keys(runs: list[Run], groups: set[str]) -> set[str]:
     """Keys that vary over all runs; under one of `groups`, over the runs of one choice."""
     told = [run for run in runs if run.values]
@@ -47,7 +59,7 @@ def differing_keys(runs: list[Run], groups: set[str]) -> set[str]:
             families[run.choices.get(group)].append(within)
         for family in families.values():
             found |= varying(family)
-    return {key for key in found if not key.startswith(UNTOLD)}
+    return found
 
 
 def without_echoes(runs: list[Run], keys: set[str]) -> set[str]:

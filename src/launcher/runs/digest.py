@@ -49,5 +49,5 @@ def checkpoint_path(run: Run, which: str) -> Path:
     if step in steps:
         return store.path(step)
     there = f"it has {', '.join(step_name(s) for s in steps)}" if steps else "it has none"
-    near = hint(which, (LATEST, BEST)) if not which.isdecimal() else "."
+    near = "." if which in (LATEST, BEST) or which.isdecimal() else hint(which, (LATEST, BEST))
     raise ConfigError(f"--checkpoint={which}: {run.name}/{run.id} has no such checkpoint, {there}{near}")

@@ -32,6 +32,8 @@ class AdoptedStrategy(NativeStrategy):
         self.plan, self.precision, self.device = plan, precision, device
         self.attach(model, optimizer, scaler)
         self._no_sync = getattr(model, "no_sync", None) if plan.no_sync_accumulate else None
+        self._set_sync = getattr(model, "set_requires_gradient_sync", None) if plan.no_sync_accumulate else None
+        self._syncs = True
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         return self.device
@@ -42,4 +44,7 @@ class AdoptedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+        if self._set_sync is not None and enabled is not self._syncs:  # a model under fully_shard
+            self._syncs = enabled
+            self._set_sync(enabled)
         return NULL if enabled or self._no_sync is None else self._no_sync()

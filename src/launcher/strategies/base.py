@@ -54,8 +54,8 @@ class Saved(Protocol):
 
     def dtype(self, name: str) -> torch.dtype: ...
 
-    def read_into(self, name: str, target: torch.Tensor) -> None:
-        """Fill `target` (the whole tensor, or a DTensor's local part) with the stored values."""
+    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+        """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
 
 
 class Strategy(ABC):
@@ -67,6 +67,8 @@ class Strategy(ABC):
 
     checkpoint_format: ClassVar[str] = "sharded"
     name: ClassVar[str]
+    forward_is_collective: ClassVar[bool] = False
+    """Whether a forward pass waits for the other ranks', so that all must make equally many."""
 
     ranks: Ranks
     device: torch.device

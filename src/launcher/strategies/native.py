@@ -1,17 +1,23 @@
 """What the strategies on plain torch share: autocast, scaler, clip, guarded update, state by parameter name."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from launcher.state import DeferredFlag, StepResult
-from launcher.strategies.base import Saved, Snapshot, Strategy
+from launcher import distributed
+from launcher.device import get_device
+from launcher.distributed import Ranks
+from launcher.precision import Precision
+from launcher.state import DeferredFlag, StepPlan, StepResult
+from launcher.strategies.base import BuildOptimizer, Part, Saved, Snapshot, Strategy
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
-from launcher.strategies.weights import load_model_tensors, model_tensors
+from launcher.strategies.recompute import recompute_units
+from launcher.strategies.sharded import owned, whole
+from launcher.strategies.weights import build, load_model_tensors, model_tensors
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
@@ -19,11 +25,29 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 class NativeStrategy(Strategy):
     """A step of torch's own parts."""
 
+    def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
+        self.ranks = Ranks.from_env()
+        self.plan, self.precision = plan, precision
+        self.device = get_device(self.ranks.local_rank, device)
+        precision.setup(self.device)
+        return self.device
+
+    def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
+        """The model on this rank's device with its first weights, the same on every rank."""
+        model = build(build_model, self.init_context(), self.device)
+        if self.plan.recompute_every:
+            recompute_units(model, self.plan.recompute_every)
+        return model
+
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
         """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
         clipping a small model."""
         self.model, self.optimizer, self.scaler = model, optimizer, scaler
-        self._params = [p for group in optimizer.param_groups for p in group["params"]]
+        # One list for plain tensors and one for each mesh of sharded ones: operations take no mixture.
+        meshes: dict[Any, list[nn.Parameter]] = {}
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
+        self._params = list(meshes.values())
         self._loss_divisor = self.plan.grad_accum_steps
         # A fused optimizer leaves out an update by itself when `found_inf` is 1: the host need not look.
         self._device_decides = (
@@ -48,10 +72,9 @@ class NativeStrategy(Strategy):
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
             self.before_clip()
-        grads = [p.grad for p in self._params if p.grad is not None]
-        norm = self._total_norm(grads)
+        norm = self._total_norm()
         if self._device_decides:
-            return self._update_unseen(grads, norm)
+            return self._update_unseen(norm)
         # The norm is finite exactly if every gradient is (or the sum of squares overflows, which is no better).
         if not math.isfinite(norm.item()):
             return self._leave_out(norm)
@@ -64,15 +87,18 @@ class NativeStrategy(Strategy):
         self.optimizer.zero_grad()
         return StepResult(norm)
 
-    def _total_norm(self, grads: Iterable[torch.Tensor]) -> torch.Tensor:
-        """2-norm over the gradients of the whole model, 0-d."""
-        return get_total_norm(grads)
+    def _total_norm(self) -> torch.Tensor:
+        """2-norm over the gradients of the whole model, 0-d; the same number on every rank, so that all of them decide
+        alike what to do with one that is not finite."""
+        norms = [whole(get_total_norm([p.grad for p in params if p.grad is not None])) for params in self._params]
+        return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
     def _clip(self, norm: torch.Tensor) -> None:
         if self.plan.max_grad_norm:
-            clip_grads_with_norm_(self._params, self.plan.max_grad_norm, norm)
+            for params in self._params:
+                clip_grads_with_norm_(params, self.plan.max_grad_norm, norm)
 
-    def _update_unseen(self, grads: list[torch.Tensor], norm: torch.Tensor) -> StepResult:
+    def _update_unseen(self, norm: torch.Tensor) -> StepResult:
         self._clip(norm)
         found_inf = (~norm.isfinite()).float()
         self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
@@ -95,11 +121,18 @@ class NativeStrategy(Strategy):
 
     # ------------------------------------------------------------------------------------------------------ state
     def snapshot(self) -> Snapshot:
-        tensors = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
         moments, groups = optimizer_snapshot(self.model, self.optimizer)
-        tensors |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+        live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
+        live |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+        tensors: dict[str, torch.Tensor] = {}
+        parts: dict[str, Part] = {}
+        for name, tensor in live.items():
+            if (piece := owned(tensor, self.ranks)) is not None:
+                tensors[name], part = piece
+                if part is not None:
+                    parts[name] = part
         meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
-        return Snapshot(tensors, meta)
+        return Snapshot(tensors, meta, parts)
 
     def load(self, saved: Saved) -> None:
         load_model_tensors(self.model, saved, MODEL, strict=True)
@@ -112,6 +145,12 @@ class NativeStrategy(Strategy):
         return load_model_tensors(self.model, saved, prefix, strict)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        if not self.ranks.is_main:
-            return None
-        return {name: tensor.detach().cpu() for name, tensor in model_tensors(self.model).items()}
+        weights = {}
+        for name, tensor in model_tensors(self.model).items():
+            full = whole(tensor)  # one at a time: only rank 0 has room for all, on its host
+            if self.ranks.is_main:
+                weights[name] = full.cpu()
+        return weights if self.ranks.is_main else None
+
+    def teardown(self) -> None:
+        distributed.leave()

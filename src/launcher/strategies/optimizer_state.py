@@ -7,6 +7,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.strategies.base import Saved
+from launcher.strategies.sharded import like, read_into
 from launcher.strategies.weights import unwrap
 
 
@@ -87,11 +88,10 @@ _HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
     """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself."""
     shape = saved.shape(full)
-    if shape == tuple(param.shape) and shape:
-        target = torch.zeros_like(param, dtype=saved.dtype(full), requires_grad=False)
+    if shape:
+        target = like(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")
-        device = param.device if shape or on_device else torch.device("cpu")
-        target = torch.zeros(shape, dtype=saved.dtype(full), device=device)
-    saved.read_into(full, target)
+        target = torch.zeros((), dtype=saved.dtype(full), device=param.device if on_device else torch.device("cpu"))
+    read_into(saved, full, target)
     return target

@@ -1,0 +1,168 @@
+"""Causal language models of Hugging Face transformers (the extra `huggingface`), from a configuration or pretrained."""
+
+import difflib
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.base import Model, Records, accuracy
+from launcher.models.supervised import longest_list
+from launcher.types import PositiveInt
+
+
+class HuggingFaceCausalLM(Model):
+    """Any model that `AutoModelForCausalLM` knows, trained with our loss on our batches.
+
+    Args:
+        pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
+        config: what to build with new weights: `model_type` and what its configuration class takes, e.g.
+            {model_type: gpt2, n_layer: 2}. One of `pretrained` and `config` is given.
+        vocab_size: token values of the data; the configuration's size if it says none.
+        seq_len: longest input of the data, to be checked.
+        gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
+    Raises:
+        ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
+            fit the model.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        config: dict[str, Any] | None = None,
+        vocab_size: PositiveInt | None = None,
+        seq_len: PositiveInt | None = None,
+        gradient_checkpointing: bool = False,
+    ):
+        super().__init__()
+        if (pretrained is None) == (config is None):
+            raise ConfigError(
+                "model.pretrained: needs a folder or a name, e.g. model.pretrained=gpt2, or model.config a model_type; "
+                "one of the two, and not both."
+            )
+        self.model: Any = (
+            _from_pretrained(str(pretrained)) if config is None else _from_config(_plain(config), vocab_size)
+        )
+        self.has_pretrained_weights = config is None
+        self._check_data(vocab_size, seq_len)
+        if gradient_checkpointing:
+            # without re-entry: the re-entrant kind loses gradients under DDP and FSDP
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def _check_data(self, vocab_size: int | None, seq_len: int | None) -> None:
+        settings = self.model.config
+        if vocab_size is None:
+            raise ConfigError(
+                "model.vocab_size=null: a language model reads tokens, and the chosen data have none; take token data "
+                "such as data=text."
+            )
+        if vocab_size > settings.vocab_size:
+            raise ConfigError(
+                f"model.vocab_size={vocab_size}: the model knows {settings.vocab_size} token values only; take data "
+                "written with its own tokenizer."
+            )
+        longest = getattr(settings, "max_position_embeddings", None)
+        if seq_len is not None and longest is not None and seq_len > longest:
+            raise ConfigError(
+                f"model.seq_len={seq_len}: the model reads {longest} tokens at most; e.g. data.seq_len={longest}."
+            )
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+        """Mean cross entropy in nats per token.
+
+        Args:
+            batch: input [B, T] int64 and target [B, T] int64, the next tokens; targets of -100 do not count.
+        Returns:
+            The loss; records are empty in training, and `accuracy` in evaluation.
+        """
+        input, target = batch
+        logits = self.model(input_ids=input, use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
+        return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """transformers' own rule for the architecture; pretrained weights stay as they are."""
+        if self.has_pretrained_weights:
+            return
+        for module in self.model.modules():
+            # its mark of a module that the constructor has drawn already: on the meta device it drew nothing
+            module.__dict__.pop("_is_hf_initialized", None)
+        self.model.tie_weights()  # new memory has taken tied ones apart
+        self.model.init_weights()
+
+    def shard_units(self) -> list[nn.Module]:
+        """The decoder layers."""
+        names = set(getattr(self.model, "_no_split_modules", None) or ())
+        layers = [part for part in self.model.modules() if type(part).__name__ in names]
+        return layers or longest_list(self.model)
+
+
+def _from_config(settings: dict[str, Any], vocab_size: int | None) -> nn.Module:
+    transformers = _transformers()
+    model_type = settings.pop("model_type", None)
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if model_type not in known:
+        raise ConfigError(
+            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no such causal "
+            f"language model{_hint(str(model_type), known)}; e.g. model.config.model_type=gpt2."
+        )
+    default = transformers.AutoConfig.for_model(model_type)
+    names = {*default.to_dict(), *default.attribute_map}
+    for key in settings:
+        if key not in names:
+            raise ConfigError(f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}.")
+    if vocab_size is not None:
+        settings.setdefault("vocab_size", vocab_size)
+    try:
+        config = transformers.AutoConfig.for_model(model_type, **settings)
+        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the constructor alone.
+        with torch.device("cpu") if int(transformers.__version__.split(".")[0]) < 5 else nullcontext():
+            return transformers.AutoModelForCausalLM.from_config(config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model.config: {model_type} cannot be built from it: {_first_line(error)}.") from error
+
+
+def _from_pretrained(name: str) -> nn.Module:
+    transformers = _transformers()
+    where = Path(name).expanduser()
+    if not where.exists() and (where.is_absolute() or name.startswith(".")):
+        raise ConfigError(f"model.pretrained={name}: there is no such folder.")
+    try:
+        with torch.device("cpu"):  # inside a meta context too: the weights are read, not drawn
+            model = transformers.AutoModelForCausalLM.from_pretrained(str(where) if where.exists() else name)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
+    return model.float().train()  # float32, whatever the file has: precision says what is computed in
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+        import transformers.models.auto.modeling_auto  # its submodules come on use only
+    except ImportError as error:
+        raise ConfigError(
+            "model=huggingface: needs the package transformers; pip install 'torch-launcher[huggingface]'."
+        ) from error
+    return transformers
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    if OmegaConf.is_config(config):
+        config = OmegaConf.to_container(config, resolve=True)
+    return dict(config) if isinstance(config, Mapping) else {"model_type": config}
+
+
+def _hint(name: str, choices: Any) -> str:
+    near = difflib.get_close_matches(name, [str(one) for one in choices], n=1)
+    return f", did you mean {near[0]}" if near else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,0 +1,114 @@
+"""Fully connected layers: over features, or over the last few tokens."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.base import Model, Records, accuracy
+from launcher.types import PositiveInt, UnitInterval
+
+
+class MLP(Model):
+    """Linear layers with ReLU between them, and cross entropy over classes.
+
+    With `num_features` and `num_classes` it classifies feature vectors. With `vocab_size` it is the neural
+    probabilistic language model of Bengio et al. (2003, JMLR 3, 1137-1155): the embeddings of the last `context`
+    tokens, side by side, are the features, and the next token is the class.
+
+    Args:
+        vocab_size: number of token values, for token data; None otherwise.
+        num_features: length of a feature vector, for feature data; None otherwise.
+        num_classes: number of classes, for feature data; None otherwise.
+        hidden_dim: width of each hidden layer.
+        num_layers: hidden layers.
+        dropout: after each hidden layer.
+        context: tokens that are seen at once; token data alone.
+        embedding_dim: width of a token's embedding; token data alone.
+    Raises:
+        ConfigError: the data are neither of the two kinds, or the sizes say both.
+    """
+
+    def __init__(
+        self,
+        vocab_size: PositiveInt | None = None,
+        num_features: PositiveInt | None = None,
+        num_classes: PositiveInt | None = None,
+        hidden_dim: PositiveInt = 256,
+        num_layers: PositiveInt = 2,
+        dropout: UnitInterval = 0.0,
+        context: PositiveInt = 8,
+        embedding_dim: PositiveInt = 32,
+    ):
+        super().__init__()
+        self._check_sizes(vocab_size, num_features, num_classes)
+        self.context = context
+        self.embedding = nn.Embedding(vocab_size, embedding_dim) if vocab_size else None
+        width = num_features or context * embedding_dim
+        self.blocks = nn.ModuleList()
+        for _ in range(num_layers):
+            self.blocks.append(nn.Sequential(nn.Linear(width, hidden_dim), nn.ReLU(), nn.Dropout(dropout)))
+            width = hidden_dim
+        self.head = nn.Linear(width, vocab_size or num_classes or 0)
+
+    @staticmethod
+    def _check_sizes(vocab_size: int | None, num_features: int | None, num_classes: int | None) -> None:
+        if vocab_size and (num_features or num_classes):
+            raise ConfigError(
+                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is given too; tokens need the "
+                "first alone, feature vectors the other two; set what the data do not have to null."
+            )
+        if not vocab_size and not (num_features and num_classes):
+            raise ConfigError(
+                "model.vocab_size=null: MLP reads tokens (data.vocab_size) or feature vectors (data.num_features and "
+                "data.num_classes), and the chosen data give neither; give them as model.* if you know them, or take "
+                "data=text or data=digits."
+            )
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+        """Mean cross entropy in nats.
+
+        Args:
+            batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and target [B, T] int64.
+                Targets of -100 do not count.
+        Returns:
+            The loss, and the record `accuracy`.
+        """
+        input, target = batch
+        logits = self.logits(input)
+        loss = F.cross_entropy(logits.flatten(0, -2).float(), target.flatten())
+        return loss, {"accuracy": accuracy(logits, target)}
+
+    def logits(self, input: Tensor) -> Tensor:
+        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size]."""
+        x = input if self.embedding is None else self._windows(self.embedding(input))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """Each position's last `context` embeddings, itself last: [B, T, E] -> [B, T, context * E].
+
+        What would lie before the first token is zero.
+        """
+        length = x.shape[1]
+        padded = F.pad(x, (0, 0, self.context - 1, 0))
+        return torch.cat([padded[:, i : i + length] for i in range(self.context)], dim=-1)
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, the output layer by Glorot and Bengio (2010);
+        biases 0; embeddings normal with a deviation of 1, as features of unit size.
+        """
+        if self.embedding is not None:
+            nn.init.normal_(self.embedding.weight)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                if module is self.head:
+                    nn.init.xavier_normal_(module.weight)
+                else:
+                    nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+
+    def shard_units(self) -> list[nn.Module]:
+        return list(self.blocks)

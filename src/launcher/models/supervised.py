@@ -1,0 +1,100 @@
+"""Any module that maps inputs to predictions, with a loss."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.base import Model, Records, accuracy
+
+
+class Supervised(Model):
+    """`loss(module(input), target)`, for a module that knows nothing of training.
+
+    Args:
+        module: the module; in a configuration a node with its own `_target_`.
+        loss: "cross_entropy": predictions [..., classes] and target [...] int64, or torch's [B, classes, ...] and
+            target [B, ...]; "mse" and "bce" (binary cross entropy, predictions before the sigmoid): predictions and
+            target of the same shape, where a last axis of 1 may be left out of the target.
+    Raises:
+        ConfigError: `module` is no module, or cannot be built without memory although the strategy does so.
+    """
+
+    def __init__(self, module: nn.Module, loss: Literal["cross_entropy", "mse", "bce"] = "cross_entropy"):
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(
+                f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
+                "model.module._target_=my_package.MyModule."
+            )
+        self.module = module
+        self.loss = loss
+        self._built_without_memory = any(p.is_meta for p in module.parameters())
+        if self._built_without_memory and (stuck := _not_redrawable(module)):
+            raise ConfigError(
+                f"model.module={type(module).__name__}: this strategy builds it without memory, and {stuck} has no "
+                "reset_parameters() to draw its weights later; give it (or the whole module an init_weights()), or "
+                "take strategy=ddp."
+            )
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+        """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce.
+
+        Raises:
+            ValueError: predictions and target do not fit each other; broadcasting them would train on nonsense.
+        """
+        input, target = batch
+        output = self.module(input)
+        if self.loss == "cross_entropy":
+            if output.shape[:-1] != target.shape:  # torch's order: classes are axis 1
+                output = output.movedim(1, -1)
+            logits = output.flatten(0, -2) if output.ndim > 1 else output
+            loss = F.cross_entropy(logits.float(), target.flatten() if target.ndim else target)
+            return loss, {"accuracy": accuracy(output, target)}
+        if output.shape != target.shape and output.shape == (*target.shape, 1):
+            output = output.squeeze(-1)
+        if output.shape != target.shape:
+            raise ValueError(
+                f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is {tuple(target.shape)}."
+            )
+        if self.loss == "mse":
+            return F.mse_loss(output.float(), target.float()), {}
+        loss = F.binary_cross_entropy_with_logits(output.float(), target.float())
+        return loss, {"accuracy": ((output.detach() > 0) == (target > 0.5)).float().mean()}
+
+    def init_weights(self) -> None:
+        """The module's own `init_weights()` if it has one. Else what its constructor drew (or loaded) stays, and
+        where it could not draw, each part's `reset_parameters()` does."""
+        own = getattr(self.module, "init_weights", None)
+        if callable(own):
+            own()
+        elif self._built_without_memory:
+            for part in self.module.modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+
+    def shard_units(self) -> list[nn.Module]:
+        """The module's own, or the members of its longest list of modules (`nn.ModuleList`, `nn.Sequential`)."""
+        own = getattr(self.module, "shard_units", None)
+        if callable(own):
+            return list(own())
+        return longest_list(self.module)
+
+
+def longest_list(module: nn.Module) -> list[nn.Module]:
+    """Members that have parameters, of the outermost longest `nn.ModuleList` or `nn.Sequential`; may be empty."""
+    lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    members = ([one for one in part if any(True for _ in one.parameters())] for part in lists)
+    return max(members, key=len, default=[])
+
+
+def _not_redrawable(module: nn.Module) -> str | None:
+    """Name of the first part that owns a parameter or buffer and cannot draw it anew."""
+    if callable(getattr(module, "init_weights", None)):
+        return None
+    for name, part in module.named_modules():
+        owns = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
+        if owns and not callable(getattr(part, "reset_parameters", None)):
+            return name or type(part).__name__
+    return None

@@ -1,0 +1,188 @@
+"""Learning-rate schedules: factors of each group's own learning rate, by optimizer step.
+
+Step s counts from 0: the first update is made with the factor of s = 0, the last one with that of s = N - 1, where N is
+`max_steps`. Every schedule begins with a warm-up of W steps (`constant` excepted), whose factor is never 0 (a step that
+changes nothing) and which reaches 1 at s = W, as in nanoGPT's and torchtitan's code:
+
+    f(s) = (s + 1) / (W + 1)                                    for s < W
+
+Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N, one step after the
+last; a run that goes on beyond N stays there.
+
+W is `warmup_steps`, or `warmup_ratio` of max_steps; one excludes the other. If neither is given (None), W is a
+twentieth of max_steps: AdamW's second moments mean little in its first steps, and what is spoilt there is not made good
+(Ma and Yarats 2021, arXiv:1910.04209). `warmup_steps=0` is no warm-up.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from launcher.errors import ConfigError
+from launcher.types import Fraction, NonNegativeInt, PositiveInt
+
+DEFAULT_WARMUP_RATIO = 0.05
+Factor = Callable[[int], float]
+
+
+def cosine(
+    optimizer: Optimizer,
+    *,
+    max_steps: PositiveInt,
+    warmup_steps: NonNegativeInt | None = None,
+    warmup_ratio: Fraction | None = None,
+    min_lr_ratio: Fraction = 0.0,
+) -> LambdaLR:
+    """m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio (Loshchilov and Hutter 2017, arXiv:1608.03983).
+
+    Raises:
+        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+    """
+    warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
+    return LambdaLR(optimizer, cosine_factor(max_steps, warmup, min_lr_ratio))
+
+
+def linear(
+    optimizer: Optimizer,
+    *,
+    max_steps: PositiveInt,
+    warmup_steps: NonNegativeInt | None = None,
+    warmup_ratio: Fraction | None = None,
+    min_lr_ratio: Fraction = 0.0,
+) -> LambdaLR:
+    """m + (1 - m) (1 - p), with m = min_lr_ratio (Defazio et al. 2023, arXiv:2310.07831, say why).
+
+    Raises:
+        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+    """
+    warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
+    return LambdaLR(optimizer, linear_factor(max_steps, warmup, min_lr_ratio))
+
+
+def constant(optimizer: Optimizer) -> LambdaLR:
+    """1 at every step."""
+    return LambdaLR(optimizer, warmup_factor(0))
+
+
+def constant_with_warmup(
+    optimizer: Optimizer,
+    *,
+    max_steps: PositiveInt,
+    warmup_steps: NonNegativeInt | None = None,
+    warmup_ratio: Fraction | None = None,
+) -> LambdaLR:
+    """The warm-up, then 1. `max_steps` matters to the warm-up alone.
+
+    Raises:
+        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+    """
+    return LambdaLR(optimizer, warmup_factor(_warmup(max_steps, warmup_steps, warmup_ratio)))
+
+
+def wsd(
+    optimizer: Optimizer,
+    *,
+    max_steps: PositiveInt,
+    warmup_steps: NonNegativeInt | None = None,
+    warmup_ratio: Fraction | None = None,
+    decay_ratio: Fraction = 0.2,
+    decay: Literal["linear", "cosine", "sqrt"] = "sqrt",
+    min_lr_ratio: Fraction = 0.0,
+) -> LambdaLR:
+    """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q) over
+    q = (s - (N - D)) / D, with g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 - sqrt(q) (sqrt).
+
+    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over a fifth of the run to
+    be as good as cosine.
+
+    Raises:
+        ConfigError: both kinds of warm-up are given, or warm-up and decay together are longer than the run.
+    """
+    warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
+    decay_steps = round(decay_ratio * max_steps)
+    if warmup + decay_steps > max_steps:
+        raise ConfigError(
+            f"scheduler.decay_ratio={decay_ratio}: {decay_steps} steps of decay and {warmup} of warm-up are more than "
+            f"the {max_steps} there are; take scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
+        )
+    return LambdaLR(optimizer, wsd_factor(max_steps, warmup, decay_steps, decay, min_lr_ratio))
+
+
+def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
+    """Steps of warm-up out of `total`: `steps` if given, else `ratio` of the total, rounded down; 0 if neither is.
+
+    Raises:
+        ConfigError: both are given (0 does not count), or the result is more than `total`.
+    """
+    if steps and ratio:
+        raise ConfigError(
+            f"scheduler.warmup_steps={steps}: scheduler.warmup_ratio={ratio} is set too, and only one may be; e.g. "
+            "scheduler.warmup_ratio=null."
+        )
+    # the summand: 0.29 * 100 is 28.999999999999996
+    resolved = steps or int((ratio or 0.0) * total + 1e-9)
+    if resolved > total:
+        raise ConfigError(f"scheduler.warmup_steps={resolved}: is more than the {total} steps there are; take fewer.")
+    return resolved
+
+
+def create_scheduler(
+    optimizer: Optimizer, scheduler_type: str, total_steps: int, warmup_steps: int = 0, min_lr_ratio: float = 0.0
+) -> LambdaLR:
+    """A schedule by its name, for code that has no configuration.
+
+    Args:
+        scheduler_type: "cosine", "linear", "constant" (which has no warm-up), "constant_with_warmup" or "wsd".
+    Raises:
+        ValueError: there is no such schedule.
+        ConfigError: the warm-up is longer than the run.
+    """
+    if scheduler_type == "constant":
+        return constant(optimizer)
+    if scheduler_type == "constant_with_warmup":
+        return constant_with_warmup(optimizer, max_steps=total_steps, warmup_steps=warmup_steps)
+    decaying = {"cosine": cosine, "linear": linear, "wsd": wsd}
+    if scheduler_type not in decaying:
+        known = ", ".join(["constant", "constant_with_warmup", *decaying])
+        raise ValueError(f"There is no schedule {scheduler_type!r}; there are {known}.")
+    return decaying[scheduler_type](
+        optimizer, max_steps=total_steps, warmup_steps=warmup_steps, min_lr_ratio=min_lr_ratio
+    )
+
+
+def warmup_factor(warmup: int) -> Factor:
+    """(s + 1) / (W + 1), at most 1."""
+    return lambda step: min((step + 1) / (warmup + 1), 1.0)
+
+
+def linear_factor(total: int, warmup: int, floor: float) -> Factor:
+    return _warmed(warmup, lambda step: floor + (1 - floor) * (1 - _progress(step, warmup, total)))
+
+
+def cosine_factor(total: int, warmup: int, floor: float) -> Factor:
+    return _warmed(warmup, lambda step: floor + (1 - floor) * _half_cosine(_progress(step, warmup, total)))
+
+
+def wsd_factor(total: int, warmup: int, decay_steps: int, decay: str, floor: float) -> Factor:
+    shape = {"linear": lambda q: 1 - q, "cosine": _half_cosine, "sqrt": lambda q: 1 - math.sqrt(q)}[decay]
+    return _warmed(warmup, lambda step: floor + (1 - floor) * shape(_progress(step, total - decay_steps, total)))
+
+
+def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
+    return resolve_warmup_steps(steps, DEFAULT_WARMUP_RATIO if steps is None and ratio is None else ratio, total)
+
+
+def _warmed(warmup: int, after: Factor) -> Factor:
+    return lambda step: (step + 1) / (warmup + 1) if step < warmup else after(step)
+
+
+def _progress(step: int, start: int, end: int) -> float:
+    """0 up to `start`, 1 from `end` on."""
+    return min(max(step - start, 0) / max(end - start, 1), 1.0)
+
+
+def _half_cosine(progress: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,0 +1,15 @@
+"""strategy=auto: what suits the number of ranks."""
+
+from launcher.distributed import Ranks
+from launcher.strategies.base import Strategy
+
+
+def auto() -> Strategy:
+    """fsdp with its defaults for several ranks, none for one."""
+    if Ranks.from_env().world_size > 1:
+        from launcher.strategies.fsdp import FsdpStrategy
+
+        return FsdpStrategy()
+    from launcher.strategies.none import NoStrategy
+
+    return NoStrategy()

@@ -1,0 +1,75 @@
+"""Each rank has the whole model and a share of the batch (torch's DistributedDataParallel)."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from launcher import distributed
+from launcher.precision import Precision
+from launcher.state import StepPlan
+from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.native import NativeStrategy
+from launcher.types import PositiveFloat
+
+
+class DdpStrategy(NativeStrategy):
+    """Gradients are averaged over the ranks in buckets, while the backward pass goes on.
+
+    Args:
+        find_unused_parameters: some parameters get no gradient in some steps; costs a walk over the graph each step.
+        static_graph: the same parameters are used in every step, so DDP may plan ahead.
+        bucket_cap_mb: MiB of gradients that are exchanged at once.
+        gradient_as_bucket_view: gradients live in the buckets, which saves a copy of them.
+        broadcast_buffers: before each forward pass that exchanges gradients, all take rank 0's buffers.
+        compression: bf16 halves what is exchanged, and its precision.
+        timeout: seconds that a rank waits for the others before it fails.
+    """
+
+    name = "ddp"
+
+    def __init__(
+        self,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        bucket_cap_mb: PositiveFloat = 25.0,
+        gradient_as_bucket_view: bool = True,
+        broadcast_buffers: bool = True,
+        compression: Literal["none", "bf16"] = "none",
+        timeout: PositiveFloat = 1800.0,
+    ):
+        self.options: dict[str, Any] = {
+            "find_unused_parameters": find_unused_parameters,
+            "static_graph": static_graph,
+            "bucket_cap_mb": bucket_cap_mb,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "broadcast_buffers": broadcast_buffers,
+        }
+        self.compression, self.timeout = compression, timeout
+
+    def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
+        super().setup(plan, precision, device)
+        distributed.join(self.device, self.timeout)
+        return self.device
+
+    def prepare(
+        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = self.make_model(build_model)
+        optimizer = build_optimizer(model)  # of the bare model, whose names and methods it may ask for
+        ids = [self.device] if self.device.type == "cuda" else None
+        wrapped = DistributedDataParallel(model, device_ids=ids, **self.options)
+        if self.compression == "bf16":
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+            wrapped.register_comm_hook(None, bf16_compress_hook)
+        self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate else None
+        self.attach(wrapped, optimizer, self.precision.scaler(self.device))
+        return self.model, self.optimizer
+
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+        return NULL if enabled or self._no_sync is None else self._no_sync()

@@ -1,0 +1,184 @@
+"""Every rank has a piece of each tensor (torch's FSDP2, `fully_shard`): weights are gathered for their block's turn."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from launcher import distributed
+from launcher.errors import ConfigError
+from launcher.precision import Precision
+from launcher.state import StepPlan
+from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.native import NativeStrategy
+from launcher.strategies.recompute import recompute_units
+from launcher.strategies.sharded import copy_piece, is_sharded
+from launcher.strategies.units import shard_units
+from launcher.strategies.weights import build, model_tensors
+from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
+
+Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
+Dtype = Literal["fp32", "bf16"]
+
+
+class FsdpStrategy(NativeStrategy):
+    """Parameters, gradients and optimizer state are sharded over the ranks, along each tensor's first dimension.
+
+    With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh `replicate` x
+    `shard`: pieces are exchanged within a row, gradients averaged over the rows too.
+
+    Args:
+        sharding: full_shard frees a block's weights after its forward pass and gathers them again for the backward;
+            shard_grad_op keeps them from one to the other; no_shard leaves all whole on every rank.
+        replicate: copies of the whole model; it divides the number of ranks.
+        min_params: a module with so many parameters is sharded as one; null: the model's own blocks, else 100000;
+            0: all as one.
+        mixed_precision: under precision=bf16 or fp16 weights travel and compute in that format; false: they travel in
+            fp32, and autocast alone converts them.
+        reduce_dtype: gradients are summed over the ranks in this format, under mixed precision.
+        cpu_offload: pieces, their gradients and the optimizer's state and step are on the host.
+        prefetch: blocks gathered ahead of the present one, besides what FSDP2 does by itself.
+        init: device: each rank draws the whole model on its device once and keeps its piece, so the weights are those
+            of strategy=none; host: rank 0 draws it in host memory and hands out the pieces, for a model larger than a
+            device.
+        timeout: seconds that a rank waits for the others before it fails.
+    """
+
+    name = "fsdp"
+    forward_is_collective = True
+
+    def __init__(
+        self,
+        sharding: Sharding = "full_shard",
+        replicate: PositiveInt = 1,
+        min_params: NonNegativeInt | None = None,
+        mixed_precision: bool = True,
+        reduce_dtype: Dtype = "fp32",
+        cpu_offload: bool = False,
+        prefetch: NonNegativeInt = 0,
+        init: Literal["device", "host"] = "device",
+        timeout: PositiveFloat = 1800.0,
+    ):
+        self.sharding, self.replicate, self.min_params = sharding, replicate, min_params
+        self.mixed_precision, self.reduce_dtype = mixed_precision, reduce_dtype
+        self.cpu_offload, self.prefetch, self.init, self.timeout = cpu_offload, prefetch, init, timeout
+        self._syncs = True
+
+    # ---------------------------------------------------------------------------------------------------- set-up
+    def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
+        super().setup(plan, precision, device)
+        if self.device.type == "mps":
+            raise ConfigError("strategy=fsdp: an mps device cannot shard; take strategy=none or device=cpu.")
+        world = self.ranks.world_size
+        if world % self.replicate:
+            raise ConfigError(
+                f"strategy.replicate={self.replicate}: does not divide the {world} ranks; take a divisor of {world}."
+            )
+        distributed.join(self.device, self.timeout)
+        replicas = world if self.sharding == "no_shard" else self.replicate
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if replicas == 1:
+            self.mesh = init_device_mesh(self.device.type, (world,), mesh_dim_names=("shard",))
+        else:
+            shape = (replicas, world // replicas)
+            self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
+        return self.device
+
+    def init_context(self) -> AbstractContextManager[Any]:
+        return torch.device("meta")
+
+    def prepare(
+        self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        if self.init == "device":
+            model = self.make_model(build_model)
+            self._shard(model)
+        else:
+            model = self._from_host(build_model)
+        # only now: sharding has put other parameters in the place of those that the model was built with
+        self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
+        return self.model, self.optimizer
+
+    def _shard(self, model: nn.Module) -> None:
+        from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+        options: dict[str, Any] = {"mesh": self.mesh, "mp_policy": self._mixed_precision_policy()}
+        if self.cpu_offload:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+        units = shard_units(model, self.min_params)
+        for unit in units:
+            fully_shard(unit, reshard_after_forward=self.sharding == "full_shard", **options)
+        # What is in no unit is used at both ends of the model: freeing it in between saves nothing.
+        fully_shard(model, reshard_after_forward=False, **options)
+        self._prefetch(list(reversed(units)))
+        self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
+
+    def _mixed_precision_policy(self) -> Any:
+        """bf16 or fp16 weights under autocast: it takes care of inputs, so that FSDP2 need not round all of them (position
+        tables, say)."""
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        if not (self.mixed_precision and self.precision.is_mixed):
+            return MixedPrecisionPolicy(cast_forward_inputs=False)
+        reduce_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[self.reduce_dtype]
+        return MixedPrecisionPolicy(self.precision.dtype, reduce_dtype, cast_forward_inputs=False)
+
+    def _prefetch(self, units: list[Any]) -> None:
+        """`units` in the order of the forward pass."""
+        depth = self.prefetch
+        for i, unit in enumerate(units if depth else ()):
+            unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + depth])
+            unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
+
+    def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
+        """Sharded memory first; then the tensors one by one from rank 0, whose host alone has the whole model."""
+        with torch.device("meta"):
+            model = build_model()
+        if not hasattr(model, "init_weights"):
+            raise ConfigError(
+                f"strategy.init=host: {type(model).__name__} has no init_weights() to draw its weights with; take "
+                "strategy.init=device."
+            )
+        if self.plan.recompute_every:
+            recompute_units(model, self.plan.recompute_every)
+        ties = _ties(model)
+        self._shard(model)
+        model.to_empty(device="cpu" if self.cpu_offload else self.device)
+        for first, *others in ties:
+            for module, name in others:
+                module._parameters[name] = first[0]._parameters[first[1]]
+        source: dict[str, torch.Tensor] = {}
+        if self.ranks.is_main:
+            host = torch.device("cpu")
+            source = _all_tensors(build(build_model, torch.device("meta"), host, alone=True))
+        for name, tensor in _all_tensors(model).items():
+            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
+            if self.ranks.is_main:
+                full.copy_(source[name])
+            dist.broadcast(full, 0)
+            copy_piece(tensor, full)
+        return model
+
+    # ------------------------------------------------------------------------------------------------------ a step
+    def forward_context(self) -> AbstractContextManager[Any]:
+        context = super().forward_context()
+        return context if torch.is_grad_enabled() else self._resharded(context)
+
+    @contextmanager
+    def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
+        """Without a backward pass to free them, gathered weights would stay, and a later change of the pieces (averaged
+        weights put in and taken out again) would not reach them."""
+        with context:
+            yield
+        for module in self._shards:
+            module.reshard()  # type: ignore[operator]
+
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+        if self.plan.no_sync_accumulate and enabled is not self._syncs:
+            self._syncs = enabled
+            self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
+        return NULL

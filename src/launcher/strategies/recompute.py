@@ -1,0 +1,30 @@
+"""Activation checkpointing: blocks that keep their input alone and are computed once more in the backward pass.
+
+Chen et al. 2016, arXiv:1604.06174. It changes memory and time, and no number: random states are replayed.
+"""
+
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from launcher.errors import ConfigError
+
+
+def recompute_units(model: nn.Module, every: int) -> None:
+    """Recompute every `every`-th of the model's `shard_units()`: 1 is all of them.
+
+    Their `forward` is wrapped in place, so no module gets another name, and what a strategy hangs on a block's call
+    (gathering its weights) stays outside.
+
+    Raises:
+        ConfigError: the model names no blocks, or fewer than `every`.
+    """
+    key = f"trainer.activation_checkpointing={'full' if every == 1 else every}"
+    units = list(model.shard_units()) if hasattr(model, "shard_units") else []  # type: ignore[operator]
+    if not units:
+        raise ConfigError(f"{key}: {type(model).__name__} has no shard_units() to recompute; take none.")
+    if every > len(units):
+        raise ConfigError(f"{key}: {type(model).__name__} has {len(units)} blocks; take {len(units)} or less.")
+    for unit in units[every - 1 :: every]:
+        unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)  # type: ignore[method-assign]

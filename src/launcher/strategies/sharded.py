@@ -1,0 +1,80 @@
+"""Tensors that lie in pieces on the ranks (DTensors): which piece is whose, on the way out and in.
+
+Told by their attributes, since importing DTensor costs a run that has none half a second.
+"""
+
+from typing import Any
+
+import torch
+
+from launcher.distributed import Ranks
+from launcher.strategies.base import Part, Saved
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it is a DTensor: of one rank's piece and a plan of how the pieces lie."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of it, on every rank of its mesh; they all call this."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's piece, sharing its memory."""
+    return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
+
+
+def owned(tensor: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, Part | None] | None:
+    """What this rank writes of a tensor; None where another rank writes the same values, or there are none here.
+
+    A plain tensor is alike on all ranks: rank 0 writes it. Of replicated pieces the first replica's rank writes.
+    """
+    if not is_sharded(tensor):
+        return (tensor.detach(), None) if ranks.is_main else None
+    here: Any = tensor
+    coordinate = here.device_mesh.get_coordinate()
+    replicas = [at for at, placement in zip(coordinate, here.placements, strict=True) if placement.is_replicate()]
+    piece = local(tensor)
+    if any(replicas) or (not piece.numel() and tensor.numel()):
+        return None
+    return piece, Part(tuple(tensor.shape), _offset(here))
+
+
+def read_into(saved: Saved, name: str, target: torch.Tensor) -> None:
+    """Fill `target` with the stored values, of a DTensor this rank's piece alone: no rank holds the whole."""
+    if not is_sharded(target):
+        saved.read_into(name, target)
+    elif (piece := local(target)).numel():
+        saved.read_into(name, piece, _offset(target))
+
+
+def like(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros for a state that belongs to a parameter: in its pieces if it has its shape, else alike on all ranks."""
+    if shape == tuple(param.shape):
+        return torch.zeros_like(param, dtype=dtype, requires_grad=False)
+    zeros = torch.zeros(shape, dtype=dtype, device=param.device)
+    if not is_sharded(param):
+        return zeros
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = param.device_mesh  # type: ignore[attr-defined]
+    return DTensor.from_local(zeros, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Fill `target` from a whole plain tensor, of a DTensor this rank's piece."""
+    piece = local(target)
+    if is_sharded(target):
+        offset = _offset(target)
+        source = source[tuple(slice(start, start + n) for start, n in zip(offset, piece.shape, strict=True))]
+    piece.copy_(source)
+
+
+def _offset(tensor: Any) -> tuple[int, ...]:
+    """Where this rank's piece begins in the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(offset)

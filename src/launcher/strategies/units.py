@@ -1,0 +1,40 @@
+"""Which modules of a model are sharded, gathered and prefetched as one."""
+
+from collections import Counter
+
+from torch import nn
+
+MIN_PARAMS = 100_000
+"""Of the size rule, where neither the model nor the user says anything."""
+
+
+def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
+    """The units, inner ones before those that hold them; the model itself is not among them.
+
+    Args:
+        min_params: a module with at least so many parameters that are in no unit within it becomes one; 0: no units.
+            None: what the model's `shard_units()` names, and without that the rule with `MIN_PARAMS`.
+    """
+    if min_params is None and hasattr(model, "shard_units"):
+        return list(reversed(model.shard_units()))  # type: ignore[operator]
+    smallest = MIN_PARAMS if min_params is None else min_params
+    if not smallest:
+        return []
+    uses = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
+    units: list[nn.Module] = []
+    for child in model.children():
+        _collect(child, smallest, uses, units)
+    return units
+
+
+def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
+    """Add the units within a module and perhaps itself; returns how many of its parameters are in none."""
+    left = sum(_collect(child, smallest, uses, units) for child in module.children())
+    left += sum(p.numel() for p in module._parameters.values() if p is not None)
+    if left < smallest or isinstance(module, (nn.ModuleList, nn.ModuleDict)) or module in units:
+        return left  # lists and dicts are never called, and what is gathered at a call must be
+    within = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
+    if any(count < uses[key] for key, count in within.items()):
+        return left  # shares a parameter with a module outside: only what holds both can gather it for both
+    units.append(module)
+    return 0
