@@ -6,6 +6,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 JOBS ?= 2
+KEEP ?=
 TRAIN_EXTRAS := digits
 TEST_EXTRAS := dev,digits,huggingface,lion
 
@@ -22,7 +23,7 @@ help:
 	@echo 'make test         lint, types, tests (ARGS="-k lock" chooses tests)'
 	@echo 'make format       put the code into its form, mend what ruff can mend'
 	@echo 'make wheel        build dist/*.whl'
-	@echo 'make constraints  renew constraints.txt with the newest versions that go together'
+	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
 
 train: $(VENV)/.installed-train
@@ -54,13 +55,14 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# CUDA's own packages are left out: torch names their versions itself, and a machine without a GPU has none of them.
 constraints:
 	rm -rf $(VENV)-constraints
 	$(PYTHON) -m venv $(VENV)-constraints
-	$(VENV)-constraints/bin/python -m pip install -e '.[all,dev]'
+	$(VENV)-constraints/bin/python -m pip install $(KEEP) -e '.[all,dev]'
 	$(VENV)-constraints/bin/python -m pip check
 	{ grep '^#' constraints.txt; $(VENV)-constraints/bin/python -m pip freeze --all --exclude pip --exclude-editable \
-	| sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	| grep -v -E '^(#|cuda-|nvidia-|triton)' | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-constraints
 

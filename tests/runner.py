@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONPATH": str(Path(__file__).parent),  # for `interrupter`
+}
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """What two equal runs may differ in."""
 
@@ -61,6 +66,12 @@ def interrupt(
         watchdog.cancel()
         process.stdout.close()
     return Outcome(process.returncode, "".join(lines))
+
+
+def stop_at(step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True) -> list[str]:
+    """Overrides: the run sends itself a signal at that moment of that step (see `interrupter`)."""
+    hook = f"{{_target_:interrupter.Interrupter,step:{step},moment:{moment},signum:{signum},group:{group}}}"
+    return [f"+tracker.interrupter={hook}"]
 
 
 def run_folder(outputs: Path) -> Path:

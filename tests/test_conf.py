@@ -19,6 +19,10 @@ NEEDS = {
     ("model", "mlp"): ["data=digits"],
     ("data", "digits"): ["model=mlp"],
     ("data", "tokens"): [f"data.files='{__file__}'"],
+    ("model", "supervised"): [
+        "data=digits",
+        "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
+    ],
     ("data", "custom"): ["data.dataset={_target_: torch.utils.data.TensorDataset}", "data.vocab_size=256"],
 }
 """What else to choose so that an option fits."""

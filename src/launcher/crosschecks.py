@@ -39,18 +39,19 @@ def _count(tree: dict[str, Any], path: str) -> int | None:
 
 
 def _batch(tree: dict[str, Any]) -> Iterator[str]:
-    """The samples of a step must divide evenly over ranks and micro-batches."""
+    """The samples of a step must divide evenly over ranks and micro-batches. `dispatch.nproc=auto` counts as one rank
+    here: what does not divide then divides by no number of them."""
     size, micro = _count(tree, "data.batch_size"), _count(tree, "trainer.micro_batch_size")
     nproc, nodes = _count(tree, "dispatch.nproc"), _count(tree, "dispatch.nodes") or 1
-    if size is None or nproc is None:
-        return
-    world = nproc * nodes
+    world = (nproc or 1) * nodes
     unit = (micro or 1) * world
-    if size % unit == 0:
+    if size is None or size % unit == 0:
         return
-    machines = f" x {nodes} nodes" if nodes > 1 else ""
-    ranks = f"{world} rank{'s' if world > 1 else ''} (dispatch.nproc={nproc}{machines})"
-    parts = f"trainer.micro_batch_size={micro} x {ranks} = {unit}" if micro else ranks
+    factors = [f"trainer.micro_batch_size={micro}"] if micro else []
+    if nproc is not None:
+        machines = f" x {nodes} nodes" if nodes > 1 else ""
+        factors.append(f"{world} rank{'s' if world > 1 else ''} (dispatch.nproc={nproc}{machines})")
+    parts = " x ".join(factors) + (f" = {unit}" if len(factors) > 1 else "")
     ways = [str(way) for way in (size // unit * unit, (size // unit + 1) * unit) if way]
     yield f"data.batch_size={size}: does not divide by {parts}; take {' or '.join(ways)}."
 

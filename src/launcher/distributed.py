@@ -91,9 +91,15 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     """Become a member of the process group: gloo for what is on the host, NCCL for what is on a GPU. Does nothing where
-    there is a group already, which is its maker's to leave."""
+    there is a group already, which is its maker's to leave.
+
+    Raises:
+        ConfigError: no group can be had for this device.
+    """
     if is_initialized():
         return
+    if device.type == "mps":
+        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; take strategy=none or device=cpu.")
     ranks = Ranks.from_env()
     _meeting.groups += 1
     on_gpu = device.type == "cuda"

@@ -13,5 +13,13 @@ class ConfigError(Exception):
         self.sentences = list(sentences)
 
 
+def config_error(error: BaseException) -> ConfigError | None:
+    """The ConfigError that an exception is or was raised from: Hydra wraps what a constructor raises."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConfigError):
+        cause = cause.__cause__
+    return cause
+
+
 class TrainingError(RuntimeError):
     """Training cannot go on: a bound was exceeded (non-finite gradients, losses of None) or a state does not fit."""

@@ -52,7 +52,7 @@ def adam(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty on the loss; otherwise as `adamw`."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty; otherwise as `adamw`."""
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.Adam(groups, lr=lr, betas=_pair(betas), eps=eps, fused=_fused(groups, fused))
 

@@ -95,8 +95,8 @@ def wsd(
     """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q) over
     q = (s - (N - D)) / D, with g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 - sqrt(q) (sqrt).
 
-    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over a fifth of the run to
-    be as good as cosine.
+    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over a fifth of the run
+    to be as good as cosine.
 
     Raises:
         ConfigError: both kinds of warm-up are given, or warm-up and decay together are longer than the run.

@@ -55,6 +55,7 @@ class TrainerKeys:
     max_skipped_steps: PositiveInt = 50
     max_none_losses: PositiveInt = 100
     no_sync_accumulate: bool = True
+    activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
     compile: bool = False
     deterministic: bool = False
 

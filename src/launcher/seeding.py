@@ -44,6 +44,13 @@ def rng_state() -> dict[str, Any]:
     return state
 
 
+def fresh_rng(step: int) -> dict[str, Any]:
+    """The state for a rank that goes on at `step` and was not there before: a function of the run's seed, the rank and
+    the step, since this process's generator was seeded with the first two."""
+    seed_all(torch.initial_seed(), step)
+    return rng_state()
+
+
 def restore_rng(state: dict[str, Any]) -> None:
     """Put back what `rng_state` gave. A device that is not here is passed over: its numbers cannot be drawn here."""
     version, internal, gauss = state["python"]

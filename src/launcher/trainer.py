@@ -305,7 +305,7 @@ class BaseTrainer:
         """The signal that all ranks know of at this boundary."""
         if self._agreed_at != self.step:
             self._agreed, self._agreed_at = self._agreement.result(signals.received()), self.step
-        return self._agreed
+        return 0 if self.is_last_step else self._agreed  # a run that has ended is completed, not stopped
 
     _agreed = 0
     _agreed_at = -1
@@ -359,6 +359,12 @@ class BaseTrainer:
 
     def _count_none_loss(self) -> None:
         self._none_losses += 1
+        if world_size() > 1 and self.strategy.forward_is_collective:
+            raise TrainingError(
+                f"Step {self.step}: forward returned no loss on rank {self.strategy.ranks.rank}. Under "
+                f"strategy={self.strategy.name} the ranks' forward and backward passes wait for each other, so each "
+                "needs a loss for every batch: return one times 0, or take strategy=ddp."
+            )
         if world_size() > 1 or unwrap(self.model) is not self.model:
             warnings.warn(
                 "The loss is None: no backward pass follows. Do not call the wrapped model's forward for such a batch; "

@@ -1,21 +1,101 @@
-"""dispatch=local: here and now."""
+"""dispatch=local: on this machine, now."""
 
-from typing import Any
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from launcher import signals
+from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.gpus import count_gpus
+from launcher.dispatch.spawner import JOB, Rank, Spawner
+from launcher.errors import ConfigError
+from launcher.folder import RunFolder
+from launcher.record import RunRecord
 from launcher.types import PositiveInt
+
+ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
+"""What makes no use of a second rank: `nproc=auto` starts none for it."""
+COMMAND = (sys.executable, "-m", "launcher.dispatch.worker")
+LAST_LINES = 30
 
 
 class LocalDispatch:
-    """
+    """Several ranks are processes of this command's own. Started by torchrun or srun, it is one of theirs.
+
     Args:
-        nproc: ranks on this machine.
+        nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
     """
 
-    def __init__(self, nproc: PositiveInt = 1):
+    def __init__(self, nproc: PositiveInt | Literal["auto"] = "auto"):
         self.nproc = nproc
 
     def run(self, config: DictConfig) -> Any:
-        return instantiate(config.job).run(config)
+        """What the job returns on rank 0.
+
+        Raises:
+            ConfigError: the job was refused.
+            signals.Stop: a signal ended it; the state is durable.
+            SystemExit: a rank failed; its error has been printed, and all have ended.
+        """
+        count = 1 if join_ranks() else self.count(config)
+        return instantiate(config.job).run(config) if count == 1 else spawn(config, count)
+
+    def count(self, config: DictConfig) -> int:
+        if self.nproc != "auto":
+            return self.nproc
+        if {config.strategy.get("_target_"), config.job.get("_target_")} & set(ONE_PROCESS):
+            return 1
+        return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
+
+
+def spawn(config: DictConfig, count: int) -> Any:
+    """Run the job as `count` ranks; see `LocalDispatch.run`."""
+    signals.check()
+    job = {"config": OmegaConf.to_container(config, resolve=True), "hydra": None}
+    if HydraConfig.initialized():
+        job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
+    with tempfile.TemporaryDirectory(prefix="launcher-") as name:
+        folder = Path(name)
+        OmegaConf.save(OmegaConf.create(job), folder / JOB)
+        spawner = Spawner(COMMAND, count, folder)
+        ranks = spawner.run()
+        cause = spawner.cause()
+        if cause is not None:
+            _fail(config, cause, ranks, folder)
+    stopped = next((rank for rank in ranks if rank.told.get("kind") == "stopped"), None)
+    if stopped is not None:
+        raise signals.Stop(stopped.told["signum"], stopped.process.returncode)
+    return ranks[0].told.get("value")
+
+
+def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
+    if cause.told.get("kind") == "refused":
+        raise ConfigError(*cause.told["sentences"])
+    run = RunFolder(config.run.dir)
+    code = cause.process.returncode
+    if cause.told:
+        text, reason = cause.told["text"], cause.told["text"].strip().splitlines()[-1]
+    else:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        printed = folder / f"rank-{cause.number}.out"
+        lines = printed.read_text(errors="replace").splitlines()[-LAST_LINES:] if printed.exists() else []
+        reason = f"it {how} without a word; see also {run.log_path(cause.number)}"
+        text = "\n".join([*lines, reason]) + "\n"
+    _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
+    print(f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True)
+    raise SystemExit(code if code > 0 else 1)
+
+
+def _close_record(config: DictConfig, pid: int, reason: str) -> None:
+    """Say in run.json how the attempt ended, where rank 0 (process `pid`) could not."""
+    folder = RunFolder(config.run.dir)
+    if not folder.record_path.exists():
+        return
+    record = RunRecord(folder, id=str(config.run.id), name=str(config.run.name))
+    if record.attempt is not None and record.attempt.outcome is None and record.attempt.pid == pid:
+        record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

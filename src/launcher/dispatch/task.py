@@ -6,6 +6,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher import schema, signals
+from launcher.dispatch.environment import join_ranks
 
 
 def task(config: DictConfig) -> Any:
@@ -15,5 +16,6 @@ def task(config: DictConfig) -> Any:
         signals.Stop: a signal came before anything was begun, or ended the run.
     """
     schema.validate(config)
-    signals.check()
+    if not join_ranks():  # several ranks must leave together: they look once they can agree
+        signals.check()
     return instantiate(config.dispatch, _recursive_=False).run(config)

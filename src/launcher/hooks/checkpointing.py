@@ -16,7 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.best import Best
-from launcher.seeding import rng_state
+from launcher.seeding import fresh_rng, rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 
@@ -153,8 +153,12 @@ class CheckpointingHook(BaseHook):
         hooks = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
         for hook in trainer.hooks:
             hook.on_load_state_dict(trainer, hooks)
-        if mine is not None:
-            trainer.resumed_rng = mine["rng"]
+        if mine is None:
+            trainer.resumed_rng = fresh_rng(trainer.step)
+            return
+        trainer.resumed_rng = mine["rng"]
+        if mine.get("data_loader") and stored.manifest.world_size == trainer.strategy.ranks.world_size:
+            trainer.data_loader.load_state_dict(mine["data_loader"])
 
     def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
         if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
@@ -204,6 +208,10 @@ class CheckpointingHook(BaseHook):
             hook.on_state_dict(trainer, hooks)
         snapshot = strategy.snapshot()
         training_state = trainer.training_state()
+        # A loader of the user's own may be elsewhere on each rank; ours is a count of all ranks' samples.
+        rank_state = {"rng": rng_state(), "hooks": hooks}
+        if strategy.ranks.world_size > 1:
+            rank_state["data_loader"] = training_state["data_loader"]
         return Payload(
             step=trainer.step,
             manifest=Manifest(
@@ -215,7 +223,7 @@ class CheckpointingHook(BaseHook):
             ),
             tensors=snapshot.tensors,
             parts=snapshot.parts,
-            rank_state={"rng": rng_state(), "hooks": hooks},
+            rank_state=rank_state,
             global_state={**snapshot.meta, "training_state": training_state},
             texts=self.texts,
             write=snapshot.write,

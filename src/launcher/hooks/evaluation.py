@@ -1,6 +1,6 @@
 """Held-out metrics every few steps and at the end."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -90,32 +90,57 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums: dict[str, Any] = {}
-    count, seen, stopped = 0, 0, False
+    count = 0
     try:
         with isolated_rng(), torch.no_grad():
-            for batch in batches:
-                stopped = signals.received() != 0
-                if stopped or seen == max_batches:
-                    break
+            for batch, counts in _in_step(batches, max_batches):
                 with context():
                     loss, records = forward(batch)
-                if loss is None:
+                if loss is None or not counts:
                     continue
-                size, seen = batch_size(batch), seen + 1
+                size = batch_size(batch)
                 count += size
                 for name, value in flatten({"loss": loss, **records}):
                     # double: a float32 sum over many batches would lose what tells two checkpoints apart
                     value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
                     sums[name] = sums.get(name, 0.0) + value * size
+    except signals.Interrupted:
+        return None
     finally:
         model.train(was_training)
-    totals = distributed.all_gather(({k: float(v) for k, v in sums.items()}, count, stopped))
-    if any(flag for _, _, flag in totals):
-        return None
-    samples = sum(n for _, n, _ in totals)
+    totals = distributed.all_gather(({k: float(v) for k, v in sums.items()}, count))
+    samples = sum(n for _, n in totals)
     if not samples:
         raise ValueError("The held-out data gave no batch with a loss.")
-    return {key: sum(part.get(key, 0.0) for part, _, _ in totals) / samples for key in totals[0][0]}
+    names = dict.fromkeys(name for part, _ in totals for name in part)
+    return {name: sum(part.get(name, 0.0) for part, _ in totals) / samples for name in names}
+
+
+_DONE, _GOING, _NOTHING, _SIGNAL = range(4)
+
+
+def _in_step(batches: Iterable[Any], max_batches: int | None) -> Iterator[tuple[Any, bool]]:
+    """This rank's batches, and whether they count: while other ranks have some left, the last one again, which does
+    not. So all make equally many forward passes, which may wait for each other, and leave together on a signal.
+
+    Raises:
+        signals.Interrupted: a signal has come to some rank.
+        ValueError: a rank has no batch at all, while others have.
+    """
+    source, batch, seen = iter(batches), None, 0
+    while True:
+        found = next(source, None) if max_batches is None or seen < max_batches else None
+        mine = _SIGNAL if signals.received() else _GOING if found is not None else _DONE if seen else _NOTHING
+        every = distributed.maximum(mine)
+        if every == _SIGNAL:
+            raise signals.Interrupted
+        if every == _DONE or (every == _NOTHING and distributed.world_size() == 1):
+            return
+        if every == _NOTHING:
+            raise ValueError("The held-out data gave some rank no batch: there are fewer than ranks.")
+        if found is not None:
+            batch, seen = found, seen + 1
+        yield batch, found is not None
 
 
 def batch_size(batch: Any) -> int:

@@ -12,7 +12,7 @@ from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.console import setup_logging
-from launcher.distributed import Ranks
+from launcher.distributed import Ranks, maximum, on_main
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.hooks.evaluation import evaluate
@@ -36,7 +36,7 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        path = find_checkpoint(folder, self.checkpoint)
+        path = Path(on_main(lambda: str(find_checkpoint(folder, self.checkpoint))))
         stored = StoredCheckpoint(path)
         data = instantiate(config.data)
         trainer = build_trainer(config, folder)
@@ -51,7 +51,7 @@ class EvaluateJob:
             raise ConfigError("job=evaluate: this data holds nothing out; give data.val_dataset or another data.")
         metrics = evaluate(trainer.forward, trainer.model, batches, trainer.strategy.forward_context)
         if metrics is None:
-            raise signals.Stop(signals.received())
+            raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         line |= {f"val/{name}": value for name, value in metrics.items()}
         if ranks.is_main:

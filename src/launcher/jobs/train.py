@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher import signals
 from launcher.console import setup_logging
-from launcher.distributed import Ranks, broadcast
-from launcher.errors import ConfigError
+from launcher.distributed import Ranks, on_main, tell_failure, told_failure
+from launcher.errors import ConfigError, config_error
 from launcher.folder import RunFolder
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.record import RecordHook
@@ -34,40 +34,54 @@ class TrainJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if ranks.is_main and is_complete(folder):
-            step = open_record(config, folder).step
-            logger.info("%s is complete already (step %d): nothing to do.", folder.path, step)
+        if on_main(lambda: nothing_to_do(config, folder)):
             return None
         lock = RunLock(folder) if ranks.is_main else None
-        if lock is not None and (held := held_here(folder)):  # before the work of building; taking the lock decides
-            raise ConfigError(refusal(folder, held))
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         recorder = RecordHook(None, plain, code, 1)
         try:
             trainer = build_trainer(config, folder, [recorder])
-        except ConfigError:
-            raise
         except Exception as error:
-            with opened(config, folder, lock) as failing, attempt(failing, config, ranks):
-                raise error
+            tell_failure(error)
+            if config_error(error) is not None or lock is None:
+                raise
+            with lock:
+                folder.create()
+                write_hydra_record(config, folder.hydra)
+                with attempt(open_record(config, folder), config, ranks):
+                    raise error
         for hook in trainer.hooks:
             if isinstance(hook, CheckpointingHook):
                 hook.texts["code.yaml"] = OmegaConf.to_yaml(code)
-        with opened(config, folder, lock) as record:
-            setup_logging(folder.log_path(ranks.rank), ranks.rank)
-            logger.info("Run %s", folder.path)
-            recorder.record = record
-            with attempt(record, config, ranks, trainer):
-                recorder.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
-                trainer.train()
-            logger.info("Completed at step %d.", trainer.step)
+        try:
+            with opened(config, folder, lock) as record:
+                setup_logging(folder.log_path(ranks.rank), ranks.rank)
+                logger.info("Run %s", folder.path)
+                recorder.record = record
+                with attempt(record, config, ranks, trainer):
+                    recorder.attempt = on_main(lambda: record.attempt.number if record and record.attempt else 1)
+                    trainer.train()
+                logger.info("Completed at step %d.", trainer.step)
+        except signals.Stop:
+            trainer.strategy.teardown()
+            raise
         trainer.strategy.teardown()
         return trainer.last_metrics
 
 
-def is_complete(folder: RunFolder) -> bool:
-    return folder.record_path.exists() and RunRecord(folder, id="", name="").state == "completed"
+def nothing_to_do(config: DictConfig, folder: RunFolder) -> bool:
+    """Whether the run is complete.
+
+    Raises:
+        ConfigError: another process of this machine is on it. This is before the work of building; the lock decides.
+    """
+    if folder.record_path.exists() and (record := open_record(config, folder)).state == "completed":
+        logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
+        return True
+    if held := held_here(folder):
+        raise ConfigError(refusal(folder, held))
+    return False
 
 
 def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
@@ -76,17 +90,20 @@ def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
 
 @contextmanager
 def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Iterator[RunRecord | None]:
-    """The run's folder, held by this process; ranks other than 0 find it made."""
-    if lock is None:
-        broadcast(None)
-        yield None
-        return
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with lock:
+    """The run's folder, held by rank 0; the others find it made, and get no record."""
+
+    def take() -> None:
+        assert lock is not None
+        lock.acquire()
         folder.create()
         write_hydra_record(config, folder.hydra)
-        broadcast(None)
-        yield open_record(config, folder)
+
+    try:
+        on_main(take)
+        yield open_record(config, folder) if lock is not None else None
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager
@@ -95,7 +112,14 @@ def attempt(
 ) -> Iterator[None]:
     """One attempt in run.json, closed with what became of it; `trainer` is None if it could not be built."""
     if record is None:
-        yield
+        try:
+            yield
+        except signals.Stop:
+            raise
+        except BaseException as error:
+            tell_failure(error)
+            logger.exception("Failed")
+            raise
         return
     record.begin_attempt(
         start_step=record.step,
@@ -115,10 +139,12 @@ def attempt(
         record.end_attempt("preempted", end_step=step(), signal=name, exit_code=int(stop.code or 0))
         raise
     except BaseException as error:
-        code = 2 if isinstance(error, ConfigError) else 1
-        if not isinstance(error, ConfigError):
-            logger.error("Failed at step %d: %s: %s", step(), type(error).__name__, error)
-        record.end_attempt("failed", end_step=step(), exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])
+        tell_failure(error)
+        code = 1 if config_error(error) is None else 2
+        reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, of which this error is the echo
+        if code == 1:
+            logger.error("Failed at step %d: %s", step(), reason)
+        record.end_attempt("failed", end_step=step(), exit_code=code, reason=reason[:500])
         raise
     record.end_attempt("completed", end_step=step(), exit_code=0, reason=trainer.state.stop_reason if trainer else None)
 

@@ -104,7 +104,7 @@ class HuggingFaceCausalLM(Model):
         return layers or longest_list(self.model)
 
 
-def _from_config(settings: dict[str, Any], vocab_size: int | None) -> nn.Module:
+def _from_config(settings: dict[str, Any], vocab_size: int | None) -> Any:
     transformers = _transformers()
     model_type = settings.pop("model_type", None)
     known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -129,7 +129,7 @@ def _from_config(settings: dict[str, Any], vocab_size: int | None) -> nn.Module:
         raise ConfigError(f"model.config: {model_type} cannot be built from it: {_first_line(error)}.") from error
 
 
-def _from_pretrained(name: str) -> nn.Module:
+def _from_pretrained(name: str) -> Any:
     transformers = _transformers()
     where = Path(name).expanduser()
     if not where.exists() and (where.is_absolute() or name.startswith(".")):

@@ -133,5 +133,5 @@ class Strategy(ABC):
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         """The whole model's tensors on the CPU, on rank 0; None elsewhere. All ranks call it."""
 
-    def teardown(self) -> None:
+    def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

@@ -15,9 +15,9 @@ from launcher.state import StepPlan
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import copy_piece, is_sharded
+from launcher.strategies.sharded import copy_piece
 from launcher.strategies.units import shard_units
-from launcher.strategies.weights import build, model_tensors
+from launcher.strategies.weights import draw
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
@@ -70,8 +70,6 @@ class FsdpStrategy(NativeStrategy):
     # ---------------------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
-        if self.device.type == "mps":
-            raise ConfigError("strategy=fsdp: an mps device cannot shard; take strategy=none or device=cpu.")
         world = self.ranks.world_size
         if world % self.replicate:
             raise ConfigError(
@@ -118,8 +116,8 @@ class FsdpStrategy(NativeStrategy):
         self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
 
     def _mixed_precision_policy(self) -> Any:
-        """bf16 or fp16 weights under autocast: it takes care of inputs, so that FSDP2 need not round all of them (position
-        tables, say)."""
+        """bf16 or fp16 weights under autocast, which converts inputs where it should; FSDP2 would round all of them,
+        position tables too."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         if not (self.mixed_precision and self.precision.is_mixed):
@@ -148,13 +146,13 @@ class FsdpStrategy(NativeStrategy):
         ties = _ties(model)
         self._shard(model)
         model.to_empty(device="cpu" if self.cpu_offload else self.device)
-        for first, *others in ties:
-            for module, name in others:
-                module._parameters[name] = first[0]._parameters[first[1]]
+        _tie(ties)
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(self.device)
         source: dict[str, torch.Tensor] = {}
         if self.ranks.is_main:
-            host = torch.device("cpu")
-            source = _all_tensors(build(build_model, torch.device("meta"), host, alone=True))
+            source = _all_tensors(draw(build_model, torch.device("meta"), torch.device("cpu")))
         for name, tensor in _all_tensors(model).items():
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             if self.ranks.is_main:
@@ -182,3 +180,28 @@ class FsdpStrategy(NativeStrategy):
             self._syncs = enabled
             self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return NULL
+
+
+def _all_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and all buffers, those that no checkpoint has too."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+Slot = tuple[nn.Module, str]
+
+
+def _ties(model: nn.Module) -> list[list[Slot]]:
+    """The places of each parameter that has several."""
+    places: dict[int, list[Slot]] = {}
+    for module in model.modules():
+        for name, p in module._parameters.items():
+            if p is not None:
+                places.setdefault(id(p), []).append((module, name))
+    return [slots for slots in places.values() if len(slots) > 1]
+
+
+def _tie(ties: list[list[Slot]]) -> None:
+    """Make the parameters in the places of a tie one again."""
+    for (first, key), *others in ties:
+        for module, name in others:
+            module._parameters[name] = first._parameters[key]

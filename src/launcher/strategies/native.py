@@ -1,7 +1,7 @@
 """What the strategies on plain torch share: autocast, scaler, clip, guarded update, state by parameter name."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from launcher.device import get_device
 from launcher.distributed import Ranks
 from launcher.precision import Precision
 from launcher.state import DeferredFlag, StepPlan, StepResult
-from launcher.strategies.base import BuildOptimizer, Part, Saved, Snapshot, Strategy
+from launcher.strategies.base import Part, Saved, Snapshot, Strategy
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import owned, whole

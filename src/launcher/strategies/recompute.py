@@ -27,4 +27,4 @@ def recompute_units(model: nn.Module, every: int) -> None:
     if every > len(units):
         raise ConfigError(f"{key}: {type(model).__name__} has {len(units)} blocks; take {len(units)} or less.")
     for unit in units[every - 1 :: every]:
-        unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)  # type: ignore[method-assign]
+        unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)

@@ -96,7 +96,7 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                     is_parameter = isinstance(tensor, nn.Parameter)
                     made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
                     made[-id(tensor)] = tensor  # alive, so that no other gets its id
-                tensors[name] = made[id(tensor)]  # type: ignore[assignment]
+                tensors[name] = made[id(tensor)]
 
 
 def build(
@@ -111,16 +111,23 @@ def build(
         TrainingError: see `initialise`.
     """
     with same_draws():
-        start = rng_state()
-        with context:
+        return draw(build_model, context, device)
+
+
+def draw(
+    build_model: Callable[[], nn.Module], context: AbstractContextManager[Any], device: torch.device
+) -> nn.Module:
+    """As `build`, with this rank's own generators."""
+    start = rng_state()
+    with context:
+        model = build_model()
+    if hasattr(model, "init_weights"):
+        restore_rng(start)
+    elif any(tensor.is_meta for tensor in model.state_dict().values()):
+        restore_rng(start)
+        with device:  # it has no way to fill memory later, so its constructor must draw
             model = build_model()
-        if hasattr(model, "init_weights"):
-            restore_rng(start)
-        elif any(tensor.is_meta for tensor in model.state_dict().values()):
-            restore_rng(start)
-            with device:  # it has no way to fill memory later, so its constructor must draw
-                model = build_model()
-        initialise(model, device)
+    initialise(model, device)
     return model
 
 

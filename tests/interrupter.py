@@ -1,0 +1,79 @@
+"""A hook that sends real signals at an exact moment of a run; it stands among the trackers, which are no part of a run's
+identity."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+
+from launcher import BaseHook
+
+
+class Interrupter(BaseHook):
+    """Sends `signum` to the whole process group, or to this process alone, when `step` reaches `moment`."""
+
+    def __init__(self, step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True):
+        self.step, self.moment, self.signum, self.group = step, moment, signal.Signals[signum], group
+
+    def _at(self, trainer: Any, moment: str) -> None:
+        if trainer.step != self.step or moment != self.moment:
+            return
+        self.step = -1
+        if self.group:
+            os.killpg(os.getpgid(0), self.signum)
+        else:
+            os.kill(os.getpid(), self.signum)
+        time.sleep(0.01)  # so that the handler has run when this returns
+
+    def on_before_train(self, trainer: Any) -> None:
+        self._at(trainer, "before_train")
+        if self.moment == "evaluation":
+            trainer.model.register_forward_pre_hook(
+                lambda module, inputs: None if module.training else self._at(trainer, "evaluation")
+            )
+        if self.moment == "forward":
+            trainer.model.register_forward_pre_hook(
+                lambda module, inputs: self._at(trainer, "forward") if module.training else None
+            )
+        if self.moment == "backward":
+            next(trainer.model.parameters()).register_hook(lambda grad: self._at(trainer, "backward"))
+
+    def on_before_step(self, trainer: Any) -> None:
+        self._at(trainer, "before_step")
+
+    def on_before_optimizer_step(self, trainer: Any) -> None:
+        self._at(trainer, "optimizer")
+
+    def on_after_step(self, trainer: Any) -> None:
+        self._at(trainer, "after_step")
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        self._at(trainer, "boundary")
+
+    def on_after_train(self, trainer: Any) -> None:
+        self._at(trainer, "after_train")
+
+
+class Stalling(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Digits that stop coming once, for as long as a file is there: a data source that hangs."""
+
+    def __init__(self, while_there: str, at: int):
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        self.x = torch.tensor(digits.data, dtype=torch.float32) / 16
+        self.y = torch.tensor(digits.target)
+        self.while_there, self.at = while_there, at
+        self.given = 0
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.given += 1
+        while self.given > self.at and os.path.exists(self.while_there):
+            print("Stalled", flush=True)
+            time.sleep(0.2)
+        return self.x[index], self.y[index]
