@@ -89,7 +89,7 @@ BAD = {
     "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
     "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
     "trainer={": "trainer={: cannot be read (",
-    "data=digits": "model.vocab_size=${data.vocab_size}: data=digits has no vocab_size; choose data=",
+    "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, data=synthetic, data=text,",
     "--nope": "unrecognized arguments: --nope; see --help.",
     "--config-name=nope": "--config-name=nope: there is no such configuration.",
     "--config-dir=nope": "--config-dir=nope: there is no such folder.",
@@ -156,7 +156,8 @@ def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
             ["job.outcome=cannot build", "model._target_=math.no_such", "~model.width"],
             2,
             [
-                "model._target_='math.no_such': cannot be imported: No module named 'math.no_such'; 'math' is not a package."
+                "model._target_='math.no_such': cannot be imported: "
+                "No module named 'math.no_such'; 'math' is not a package."
             ],
         ),
         (["job.outcome=exits"], 1, []),

@@ -23,9 +23,18 @@ NEEDS = {
         "data=digits",
         "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
     ],
-    ("data", "custom"): ["data.dataset={_target_: torch.utils.data.TensorDataset}", "data.vocab_size=256"],
+    ("model", "pretrained"): ["model.pretrained=a/folder"],
+    ("data", "custom"): [
+        "data.dataset={_target_: torch.utils.data.TensorDataset}",
+        "data.vocab_size=256",
+        "data.seq_len=16",
+    ],
 }
 """What else to choose so that an option fits."""
+EXTRAS = {("model", "huggingface"): "transformers"}
+"""Options that need a package which is not always installed."""
+NOT_BUILT = [("model", "pretrained")]
+"""Options that nothing can be made of here: there are no weights."""
 
 
 def chosen(group: str, option: str) -> DictConfig:
@@ -61,6 +70,10 @@ def test_every_option_is_what_its_class_takes(group: str, option: str) -> None:
         told, real = signature(target), inspect.signature(get_object(target))
         named = [one for one in real.parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
         assert told is not None and told.names == [one.name for one in named]
+    if (group, option) in EXTRAS:
+        pytest.importorskip(EXTRAS[group, option])
+    if (group, option) in NOT_BUILT:
+        return
     parts = node.values() if group in ("hooks", "tracker") else [node]
     for part in parts:
         if isinstance(part, DictConfig) and "_target_" in part:

@@ -61,7 +61,8 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         ),
         (
             ["data.batch_size=10", "trainer.micro_batch_size=4", "dispatch.nproc=1"],
-            "data.batch_size=10: does not divide by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; take 8 or 12.",
+            "data.batch_size=10: does not divide by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; "
+            "take 8 or 12.",
         ),
         (
             ["data.batch_size=3", "dispatch.nproc=2"],
@@ -78,7 +79,8 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
-            "run.resume='atuo': should be auto, never, must or the folder of a checkpoint; did you mean run.resume=auto?",
+            "run.resume='atuo': should be auto, never, must or the folder of a checkpoint; "
+            "did you mean run.resume=auto?",
         ),
         (
             ["run.init_from=/no/where"],
@@ -93,7 +95,12 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
         (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
-        (["data=digits"], "model.vocab_size=${data.vocab_size}: data=digits has no vocab_size; choose data="),
+        (
+            ["data=digits"],
+            "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits has no vocab_size and "
+            "no seq_len; choose data=custom, ",
+        ),
+        (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... outright."),
         (["seed=${sede}"], "seed=${sede}: there is no sede"),
         (["seed=???"], "seed: needs a value; e.g. seed=..."),
         (["+seeds=3"], "seeds=3: is no part of a run, and nothing refers to it by ${seeds}; did you mean seed?"),

@@ -150,8 +150,8 @@ def report(sentences: Sequence[str]) -> None:
 def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
     """The sentences for an exception, if it is the user's to mend; with `arguments`, also for Hydra's own
     errors."""
-    if (found := config_error(error)) is not None:
-        return found.sentences
+    if (own := config_error(error)) is not None:
+        return own.sentences
     if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
         return [sentence]
     if arguments is None or _task_started or not isinstance(error, composition.COMPOSITION_ERRORS):

@@ -70,6 +70,11 @@ def store(timeout: float = TIMEOUT) -> Any:
     return _meeting.store
 
 
+def has_met() -> bool:
+    """Whether the store has been opened: rank 0 serves it, and the others have reached it."""
+    return _meeting.store is not None
+
+
 def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
     if ranks.world_size == 1:
         return dist.HashStore()

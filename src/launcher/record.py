@@ -20,7 +20,7 @@ from typing import Any, Literal
 from launcher.folder import RunFolder
 from launcher.provenance import git_state, slurm_job_id, versions
 
-Outcome = Literal["completed", "preempted", "failed", "killed"]
+Outcome = Literal["completed", "preempted", "cancelled", "failed", "killed"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """queued, running, preempted, completed or failed; None before the first attempt."""
+        """queued, running, preempted, cancelled, completed or failed; None before the first attempt."""
         return self.data["state"]
 
     @property
@@ -136,6 +136,36 @@ class RunRecord:
         )
         self._write()
         return number
+
+    def queue(self) -> None:
+        """Note that the run waits for a scheduler. Raises OSError when the record cannot be written."""
+        self._close_killed()
+        self.data["state"] = "queued"
+        self._write()
+
+    def revise(
+        self,
+        state: Literal["preempted", "cancelled", "failed"],
+        outcome: Outcome,
+        *,
+        reason: str,
+        exit_code: int | None = None,
+        slurm_job_id: str | None = None,
+    ) -> None:
+        """Say more of how the newest attempt ended: why a signal came is known after the attempt was closed.
+
+        An attempt of another SLURM job than `slurm_job_id` (that of this process), or one that completed, stays as it
+        is. Raises OSError when the record cannot be written.
+        """
+        attempt = self.attempt
+        if self.state == "completed":
+            return
+        if attempt is not None and attempt.slurm_job_id == slurm_job_id:
+            self._close_killed()
+            attempt.outcome, attempt.reason = outcome, reason[:500]
+            attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
+        self.data["state"] = state
+        self._write()
 
     def start_from(self, step: int) -> None:
         """Correct where the open attempt begins: that may be known only when its checkpoint is loaded.

@@ -18,10 +18,9 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
-    """The configuration as plain containers, Hydra's node left out, and the sentences of what is missing in
-    it."""
-    faults: list[str] = []
-    return _resolve_dict(config, "", faults, config), faults
+    """The configuration as plain containers, Hydra's node left out, and a sentence for each thing missing in it."""
+    resolver = _Resolver(config)
+    return resolver.mapping(config, ""), resolver.sentences()
 
 
 def references(config: Any, path: str = "") -> dict[str, str]:
@@ -35,48 +34,65 @@ def references(config: Any, path: str = "") -> dict[str, str]:
     return found
 
 
-def _resolve_dict(node: DictConfig, path: str, faults: list[str], root: DictConfig) -> dict[str, Any]:
-    keys = [key for key in node if path or key != "hydra"]
-    if not path:  # run.id hashes everything: it cannot be had while anything else fails, so it comes last
-        keys.sort(key=lambda key: key == "run")
-    return {str(key): _resolve(node, key, join(path, key), faults, root) for key in keys}
+class _Resolver:
+    def __init__(self, root: DictConfig):
+        self.root = root
+        self.faults: list[str] = []
+        self.lacking: dict[str, dict[str, str]] = {}
+        """For a group whose option lacks keys that others refer to: what refers (`model.vocab_size=${...}`) -> key."""
 
+    def mapping(self, node: DictConfig, path: str) -> dict[str, Any]:
+        keys = [key for key in node if path or key != "hydra"]
+        if not path:  # run.id hashes everything: it cannot be had while anything else fails, so it comes last
+            keys.sort(key=lambda key: key == "run")
+        return {str(key): self.value(node, key, join(path, key)) for key in keys}
 
-def _resolve(parent: DictConfig | ListConfig, key: Any, path: str, faults: list[str], root: DictConfig) -> Any:
-    if OmegaConf.is_missing(parent, key):
-        faults.append(f"{path}: needs a value; e.g. {path}=...")
-        return UNRESOLVED
-    try:
-        value = parent[key]
-    except OmegaConfBaseException as error:
-        if not (path.startswith("run.") and faults):
-            faults.append(_unresolved(parent, key, path, root, error))
-        return UNRESOLVED
-    if isinstance(value, DictConfig):
-        return None if value._is_none() else _resolve_dict(value, path, faults, root)
-    if isinstance(value, ListConfig):
-        if value._is_none():
+    def value(self, parent: DictConfig | ListConfig, key: Any, path: str) -> Any:
+        if OmegaConf.is_missing(parent, key):
+            self.faults.append(f"{path}: needs a value; e.g. {path}=...")
+            return UNRESOLVED
+        try:
+            value = parent[key]
+        except OmegaConfBaseException as error:
+            if not (path.startswith("run.") and (self.faults or self.lacking)):
+                written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
+                self.note(path, written, error)
+            return UNRESOLVED
+        if isinstance(value, DictConfig | ListConfig) and value._is_none():
             return None
-        return [_resolve(value, index, f"{path}.{index}", faults, root) for index in range(len(value))]
-    return value
+        if isinstance(value, DictConfig):
+            return self.mapping(value, path)
+        if isinstance(value, ListConfig):
+            return [self.value(value, index, f"{path}.{index}") for index in range(len(value))]
+        return value
 
+    def note(self, path: str, written: str, error: Exception) -> None:
+        """Why an interpolation does not resolve: mostly it leads to a key that is not there."""
+        for reference in REFERENCE.findall(written):
+            if OmegaConf.select(self.root, reference, default=UNRESOLVED, throw_on_missing=False) is not UNRESOLVED:
+                continue
+            group, _, name = reference.partition(".")
+            if name and choices(self.root).get(group):
+                self.lacking.setdefault(group, {})[f"{path}={written}"] = name
+            else:
+                near = hint(reference, _dotted_keys(self.root), "${{{}}}")
+                self.faults.append(f"{path}={written}: there is no {reference}{near}")
+            return
+        self.faults.append(f"{path}={written}: cannot be resolved: {str(error).splitlines()[0]}")
 
-def _unresolved(parent: Any, key: Any, path: str, root: DictConfig, error: Exception) -> str:
-    """A sentence for an interpolation that leads nowhere, e.g. to a key that the chosen data does not
-    have."""
-    written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
-    for reference in REFERENCE.findall(written):
-        if OmegaConf.select(root, reference, default=UNRESOLVED, throw_on_missing=False) is not UNRESOLVED:
-            continue
-        group, _, name = reference.partition(".")
-        chosen = choices(root).get(group)
-        if chosen is None or not name:
-            near = hint(reference, _dotted_keys(root), "${{{}}}")
-            return f"{path}={written}: there is no {reference}{near}"
-        fitting = [f"{group}={option}" for option in options_with(composed_from(root), group, name)]
+    def sentences(self) -> list[str]:
+        return self.faults + [self._lack(group, referring) for group, referring in self.lacking.items()]
+
+    def _lack(self, group: str, referring: dict[str, str]) -> str:
+        """One sentence for all keys that the chosen option of a group owes to others, and the options that do not."""
+        folders = composed_from(self.root)
+        having = [set(options_with(folders, group, name)) for name in referring.values()]
+        fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
         way = f"choose {', '.join(fitting)} or " if fitting else ""
-        return f"{path}={written}: {group}={chosen} has no {name}; {way}set {path}=... outright."
-    return f"{path}={written}: cannot be resolved: {str(error).splitlines()[0]}"
+        names = " and no ".join(dict.fromkeys(referring.values()))
+        keys = " ".join(f"{one.partition('=')[0]}=..." for one in referring)
+        chosen = choices(self.root)[group]
+        return f"{', '.join(referring)}: {group}={chosen} has no {names}; {way}set {keys} outright."
 
 
 def _dotted_keys(root: DictConfig) -> list[str]:

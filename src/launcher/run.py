@@ -53,7 +53,7 @@ def build_trainer(config: DictConfig, folder: RunFolder, extra_hooks: list[BaseH
         strategy=strategy,
         build_model=partial(instantiate, config.model),
         build_optimizer=partial(build_optimizer, config.optimizer),
-        build_scheduler=instantiate(config.scheduler) if config.get("scheduler") else None,
+        build_scheduler=instantiate(config.scheduler, _partial_=True) if config.get("scheduler") else None,
         data_loader=loader,
         hooks=hooks,
         precision=precision,

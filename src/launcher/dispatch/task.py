@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from launcher import schema, signals
 from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.requeue import guarded
 
 
 def task(config: DictConfig) -> Any:
@@ -16,6 +17,12 @@ def task(config: DictConfig) -> Any:
         signals.Stop: a signal came before anything was begun, or ended the run.
     """
     schema.validate(config)
-    if not join_ranks():  # several ranks must leave together: they look once they can agree
-        signals.check()
-    return instantiate(config.dispatch, _recursive_=False).run(config)
+    alone = not join_ranks()  # several ranks must leave together: they look once they can agree
+    dispatch = instantiate(config.dispatch, _recursive_=False)
+
+    def work() -> Any:
+        if alone:
+            signals.check()
+        return dispatch.run(config)
+
+    return work() if getattr(dispatch, "submits", False) else guarded(config, work)

@@ -61,7 +61,6 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
 
 
 def run(path: Path) -> Any:
-    from hydra.conf import HydraConf
     from hydra.core.hydra_config import HydraConfig
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
@@ -70,7 +69,7 @@ def run(path: Path) -> Any:
 
     job = OmegaConf.load(path)
     if job.hydra is not None:
-        HydraConfig.instance().set_config(OmegaConf.create({"hydra": OmegaConf.merge(HydraConf, job.hydra)}))
+        HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
     config = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
     return instantiate(config.job).run(config)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import distributed
 from launcher.hooks.base import BaseHook, Records
-from launcher.nested import flatten
+from launcher.nested import flatten, to_numbers
 
 
 class JsonlHook(BaseHook):
@@ -40,7 +40,7 @@ class JsonlHook(BaseHook):
             drop_lines_after(self.path, last)
 
     def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
-        numbers = {name: value for name, value in flatten(records) if isinstance(value, (int, float))}
+        numbers = {name: value for name, value in flatten(to_numbers(records)) if isinstance(value, (int, float))}
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return

@@ -19,7 +19,7 @@ class GPT(Model):
     layer tied to the embedding (Press and Wolf 2017, arXiv:1608.05859). No layer has a bias.
 
     Args:
-        vocab_size: number of token values; data without tokens have none, which is refused.
+        vocab_size: number of token values.
         seq_len: longest input, in tokens.
         dim: width of the residual stream.
         num_layers: blocks.
@@ -34,13 +34,13 @@ class GPT(Model):
         tie_embeddings: the output layer uses the embedding's matrix.
         norm_eps: added to the mean square inside RMSNorm.
     Raises:
-        ConfigError: the sizes do not fit each other, or the data.
+        ConfigError: the sizes do not fit each other.
     """
 
     def __init__(
         self,
-        vocab_size: PositiveInt | None = None,
-        seq_len: PositiveInt | None = None,
+        vocab_size: PositiveInt,
+        seq_len: PositiveInt,
         dim: PositiveInt = 128,
         num_layers: PositiveInt = 4,
         num_heads: PositiveInt = 4,
@@ -53,12 +53,6 @@ class GPT(Model):
         norm_eps: PositiveFloat = 1e-5,
     ):
         super().__init__()
-        if vocab_size is None or seq_len is None:
-            key, name = ("model.vocab_size", "vocab_size") if vocab_size is None else ("model.seq_len", "seq_len")
-            raise ConfigError(
-                f"{key}=null: GPT reads tokens, and the chosen data give no {name}; take token data such as data=text, "
-                "or another model such as model=mlp."
-            )
         num_kv_heads = num_kv_heads or num_heads
         self._check_heads(dim, num_heads, num_kv_heads)
         self.seq_len, self.num_layers, self.dropout = seq_len, num_layers, dropout

@@ -21,11 +21,11 @@ class HuggingFaceCausalLM(Model):
     """Any model that `AutoModelForCausalLM` knows, trained with our loss on our batches.
 
     Args:
+        vocab_size: token values of the data; the size of a model built from `config`, if that says none.
+        seq_len: longest input of the data, to be checked.
         pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
         config: what to build with new weights: `model_type` and what its configuration class takes, e.g.
             {model_type: gpt2, n_layer: 2}. One of `pretrained` and `config` is given.
-        vocab_size: token values of the data; the configuration's size if it says none.
-        seq_len: longest input of the data, to be checked.
         gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
     Raises:
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
@@ -34,10 +34,10 @@ class HuggingFaceCausalLM(Model):
 
     def __init__(
         self,
+        vocab_size: PositiveInt,
+        seq_len: PositiveInt | None = None,
         pretrained: str | None = None,
         config: dict[str, Any] | None = None,
-        vocab_size: PositiveInt | None = None,
-        seq_len: PositiveInt | None = None,
         gradient_checkpointing: bool = False,
     ):
         super().__init__()
@@ -55,13 +55,8 @@ class HuggingFaceCausalLM(Model):
             # without re-entry: the re-entrant kind loses gradients under DDP and FSDP
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
-    def _check_data(self, vocab_size: int | None, seq_len: int | None) -> None:
+    def _check_data(self, vocab_size: int, seq_len: int | None) -> None:
         settings = self.model.config
-        if vocab_size is None:
-            raise ConfigError(
-                "model.vocab_size=null: a language model reads tokens, and the chosen data have none; take token data "
-                "such as data=text."
-            )
         if vocab_size > settings.vocab_size:
             raise ConfigError(
                 f"model.vocab_size={vocab_size}: the model knows {settings.vocab_size} token values only; take data "
@@ -104,7 +99,7 @@ class HuggingFaceCausalLM(Model):
         return layers or longest_list(self.model)
 
 
-def _from_config(settings: dict[str, Any], vocab_size: int | None) -> Any:
+def _from_config(settings: dict[str, Any], vocab_size: int) -> Any:
     transformers = _transformers()
     model_type = settings.pop("model_type", None)
     known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -118,8 +113,7 @@ def _from_config(settings: dict[str, Any], vocab_size: int | None) -> Any:
     for key in settings:
         if key not in names:
             raise ConfigError(f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}.")
-    if vocab_size is not None:
-        settings.setdefault("vocab_size", vocab_size)
+    settings.setdefault("vocab_size", vocab_size)
     try:
         config = transformers.AutoConfig.for_model(model_type, **settings)
         # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the constructor alone.

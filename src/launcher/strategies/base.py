@@ -61,8 +61,9 @@ class Saved(Protocol):
 class Strategy(ABC):
     """Lays model and optimizer over the ranks and makes a step of them.
 
-    Order of the calls: `setup`, then `prepare` (which builds the model inside `init_context`), then for each micro-batch
-    `grad_sync` and `forward_context` around the forward pass and `backward`, and `step` once per optimizer step.
+    Order of the calls: `setup`, then `prepare` (which builds the model inside `init_context`), then for each
+    micro-batch `grad_sync` and `forward_context` around the forward pass and `backward`, and `step` once per optimizer
+    step.
     """
 
     checkpoint_format: ClassVar[str] = "sharded"

@@ -1,5 +1,6 @@
 """Each rank has the whole model and a share of the batch (torch's DistributedDataParallel)."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -45,9 +46,8 @@ class DdpStrategy(NativeStrategy):
             "static_graph": static_graph,
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
-            "broadcast_buffers": broadcast_buffers,
         }
-        self.compression, self.timeout = compression, timeout
+        self.broadcast_buffers, self.compression, self.timeout = broadcast_buffers, compression, timeout
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -62,7 +62,9 @@ class DdpStrategy(NativeStrategy):
         model = self.make_model(build_model)
         optimizer = build_optimizer(model)  # of the bare model, whose names and methods it may ask for
         ids = [self.device] if self.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=ids, **self.options)
+        takes = inspect.signature(DistributedDataParallel).parameters
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"  # its older name
+        wrapped = DistributedDataParallel(model, device_ids=ids, **{buffers: self.broadcast_buffers}, **self.options)
         if self.compression == "bf16":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 

@@ -1,0 +1,183 @@
+"""Asking SLURM and telling it: few calls, each with a time limit, none that dies of the signals meant for our job."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from launcher import signals
+
+TIMEOUT = 20.0
+"""Seconds for one call; SLURM's own commands give up after MessageTimeout, 10 s by default."""
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+
+
+class SchedulerError(Exception):
+    """SLURM could not be asked, or refused; the text is its own."""
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """What `scontrol show job` says that tells one end of a job from another."""
+
+    state: str
+    reason: str
+    restarts: int
+    is_preempted: bool
+    is_batch: bool
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A line of `squeue`: a job or one task of an array that has not ended."""
+
+    id: str
+    state: str
+    reason: str
+    nodes: str
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state in PENDING
+
+
+def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
+    """What a command prints.
+
+    SLURM signals every process of a job, so a `scontrol` that a job has started would be killed in the very moment it
+    is needed for. It is started with these signals blocked, which a child inherits.
+
+    Raises:
+        SchedulerError: it is not there, fails, or takes longer than `timeout` seconds.
+    """
+    try:
+        with signals.blocked():
+            found = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+            )
+    except FileNotFoundError:
+        raise SchedulerError(f"{command[0]} is not installed here") from None
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(f"{command[0]} gave no answer within {timeout:g} s") from None
+    if found.returncode != 0:
+        said = " ".join((found.stderr or found.stdout).split())
+        raise SchedulerError(f"{' '.join(command[:2])} failed: {said or f'exit code {found.returncode}'}")
+    return found.stdout
+
+
+def job_info(job: str, tries: int = 3) -> JobInfo:
+    """How a job stands. A busy controller is asked again.
+
+    Raises:
+        SchedulerError: no answer.
+    """
+    fields = dict(
+        word.partition("=")[::2] for word in _patient(["scontrol", "show", "job", "-o", job], tries).split()
+    )
+    return JobInfo(
+        state=fields.get("JobState", ""),
+        reason=fields.get("Reason", ""),
+        restarts=int(fields.get("Restarts", 0)),
+        is_preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"),
+        is_batch=fields.get("BatchFlag", "0") != "0",
+    )
+
+
+def requeue(job: str) -> None:
+    """Put a job back into the queue, under its own id; a running one is ended for that by SLURM.
+
+    Raises:
+        SchedulerError: SLURM refused or could not be reached.
+    """
+    _patient(["scontrol", "requeue", job], tries=3)
+
+
+def _patient(command: Sequence[str], tries: int) -> str:
+    """A call, repeated where the controller was too busy to answer."""
+    while True:
+        tries -= 1
+        try:
+            return call(command)
+        except SchedulerError as error:
+            busy = any(word in str(error).lower() for word in ("timed out", "unable to contact", "no answer"))
+            if not busy or tries <= 0:
+                raise
+            time.sleep(1)
+
+
+def queue() -> dict[str, QueuedJob] | None:
+    """All jobs of this user that have not ended, by id (an array's task: `12_3`), from one call; None where SLURM
+    cannot be asked. It needs no accounting (`sacct`)."""
+    if shutil.which("squeue") is None:
+        return None
+    try:
+        lines = call(["squeue", "--noheader", "--array", "--me", "--format=%i|%T|%r|%N"]).splitlines()
+    except SchedulerError:
+        return None
+    jobs = (QueuedJob(*line.strip().split("|", 3)) for line in lines if line.count("|") >= 3)
+    return {job.id: job for job in jobs if job.state != "COMPLETED"}
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs, in one call for every hundred.
+
+    Raises:
+        SchedulerError: SLURM refused or could not be reached.
+    """
+    for start in range(0, len(jobs), 100):
+        call(["scancel", *jobs[start : start + 100]])
+
+
+def config_values(*names: str) -> dict[str, str]:
+    """Some values of `scontrol show config`; without those that it does not have, empty where it cannot be asked."""
+    try:
+        lines = call(["scontrol", "show", "config"]).splitlines()
+    except SchedulerError:
+        return {}
+    pairs = (line.partition("=") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs if key.strip() in names}
+
+
+def partition_values(partition: str | None) -> dict[str, str]:
+    """What `scontrol show partition` says of a partition (None: the default one); empty where it cannot be asked."""
+    try:
+        lines = call(["scontrol", "show", "partition", "-o", *([partition] if partition else [])]).splitlines()
+    except SchedulerError:
+        return {}
+    for line in lines:
+        values = dict(word.partition("=")[::2] for word in line.split())
+        if partition or values.get("Default") == "YES":
+            return values
+    return {}
+
+
+LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+
+
+def leaked() -> list[str]:
+    """Variables of a job around this process, which a job submitted from here would take for its own."""
+    return sorted(
+        name
+        for name in os.environ
+        if (name.startswith(LEAKING) or name in RANK_VARIABLES) and name not in KEPT
+    )
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Without them; where the cluster is and a user's own defaults for sbatch stay."""
+    hidden = {name: os.environ.pop(name) for name in leaked()}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

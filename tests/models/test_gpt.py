@@ -1,0 +1,238 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.gpt import GPT, rope_table, rotate
+
+TINY = {"vocab_size": 11, "seq_len": 16, "dim": 24, "num_layers": 2, "num_heads": 4}
+
+
+def gpt(seed=0, **options):
+    model = GPT(**{**TINY, **options})
+    torch.manual_seed(seed)
+    model.init_weights()
+    return model
+
+
+def tokens(*shape):
+    return torch.randint(0, TINY["vocab_size"], shape, generator=torch.Generator().manual_seed(1))
+
+
+def reference_logits(model, input, num_heads, theta, eps):
+    """The same network written out again from the papers, one sequence, head and pair at a time, in float64."""
+    weights = {name: w.detach().double() for name, w in model.named_parameters()}
+
+    def norm(x, name):
+        return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weights[f"{name}.weight"]
+
+    def turned(x):  # x [T, head_dim]: pairs (i, i + d/2) as complex numbers, turned by position * theta^(-2i/d)
+        half = x.shape[-1] // 2
+        angle = torch.outer(torch.arange(len(x)).double(), theta ** -(torch.arange(half).double() / half))
+        z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([z.real, z.imag], dim=-1)
+
+    rows = []
+    for sequence in input:
+        x = weights["embedding.weight"][sequence]
+        for i in range(len(model.blocks)):
+            block = f"blocks.{i}"
+            y = norm(x, f"{block}.attention_norm")
+            q, k, v = (y @ weights[f"{block}.attention.{name}.weight"].T for name in "qkv")
+            size = q.shape[1] // num_heads
+            heads = []
+            for h in range(num_heads):
+                g = h * (k.shape[1] // size) // num_heads  # the group that this head shares
+                qh = turned(q[:, h * size : (h + 1) * size])
+                kh, vh = turned(k[:, g * size : (g + 1) * size]), v[:, g * size : (g + 1) * size]
+                scores = (qh @ kh.T / math.sqrt(size)).masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
+                heads.append(scores.softmax(-1) @ vh)
+            x = x + torch.cat(heads, -1) @ weights[f"{block}.attention.out.weight"].T
+            y = norm(x, f"{block}.ffn_norm")
+            gate, up = (y @ weights[f"{block}.ffn.{name}.weight"].T for name in ("gate", "up"))
+            x = x + (gate * gate.sigmoid() * up) @ weights[f"{block}.ffn.down.weight"].T
+        out = weights.get("head.weight", weights["embedding.weight"])
+        rows.append(norm(x, "norm") @ out.T)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"tie_embeddings": False, "rope_theta": 50.0}]
+)
+def test_equals_the_network_written_out(options):
+    model = gpt(**options)
+    for parameter in model.parameters():  # large enough for every part to matter
+        torch.nn.init.normal_(parameter, std=0.5)
+    input = tokens(2, 13)
+    expected = reference_logits(model, input, 4, options.get("rope_theta", 10000.0), 1e-5)
+    torch.testing.assert_close(model.logits(input).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_loss_is_the_mean_cross_entropy_and_skips_minus_100():
+    model = gpt()
+    input, target = tokens(3, 8), tokens(3, 8).roll(1, 0)
+    target[0, 3:] = -100
+    log_p = model.logits(input).log_softmax(-1)
+    kept = [log_p[b, t, target[b, t]] for b in range(3) for t in range(8) if target[b, t] != -100]
+    loss, records = model((input, target))
+    torch.testing.assert_close(loss, -torch.stack(kept).mean())
+    assert loss.shape == () and records == {}
+
+
+def test_evaluation_records_the_accuracy():
+    model = gpt().eval()
+    input = tokens(2, 8)
+    target = model.logits(input).argmax(-1)
+    target[0] = (target[0] + 1) % TINY["vocab_size"]
+    _, records = model((input, target))
+    assert records["accuracy"].item() == 0.5
+
+
+def test_scores_of_attention_depend_on_distance_alone():
+    cos, sin = rope_table(64, 8, 10000.0)
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    at = lambda x, position: rotate(x, cos[position : position + 1], sin[position : position + 1])  # noqa: E731
+    for distance in (0, 1, 17):
+        scores = [(at(q, start + distance) * at(k, start)).sum().item() for start in (0, 5, 40)]
+        assert scores == pytest.approx([scores[0]] * 3, abs=1e-5)
+    torch.testing.assert_close(at(q, 0), q)
+    torch.testing.assert_close(at(q, 33).norm(), q.norm())
+
+
+def test_no_token_sees_a_later_one_and_every_later_one_sees_it():
+    model = gpt().eval()
+    input = tokens(1, 12)
+    changed = input.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % TINY["vocab_size"]
+    differs = (model.logits(input) - model.logits(changed)).abs().amax(-1)[0]
+    assert differs[:7].max() == 0 and differs[7:].min() > 0
+
+
+def test_tied_weights_are_one_parameter_with_both_gradients():
+    tied, untied = gpt(), gpt(tie_embeddings=False)
+    count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
+    assert count(untied) - count(tied) == TINY["vocab_size"] * TINY["dim"]
+    assert [name for name in tied.state_dict() if "embedding" in name or "head" in name] == ["embedding.weight"]
+    with torch.no_grad():
+        untied.load_state_dict({**tied.state_dict(), "head.weight": tied.embedding.weight})
+    batch = tokens(2, 8), tokens(2, 8)
+    for model in (tied, untied):
+        model(batch)[0].backward()
+    torch.testing.assert_close(tied.embedding.weight.grad, untied.embedding.weight.grad + untied.head.weight.grad)
+
+
+def test_initial_deviations():
+    model = gpt(vocab_size=256, dim=128, num_layers=8, tie_embeddings=False)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            assert (parameter == 1).all()
+            continue
+        expected = 0.02 / math.sqrt(16) if name.endswith(("out.weight", "down.weight")) else 0.02
+        assert parameter.std().item() == pytest.approx(expected, rel=0.05), name
+        assert parameter.mean().item() == pytest.approx(0, abs=5 * expected / math.sqrt(parameter.numel())), name
+    loss, _ = model((torch.randint(0, 256, (4, 16)), torch.randint(0, 256, (4, 16))))
+    assert loss.item() == pytest.approx(math.log(256), rel=0.05)
+
+
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_init_weights_fills_everything_after_the_meta_device(tie_embeddings):
+    with torch.device("meta"):
+        model = GPT(**TINY, tie_embeddings=tie_embeddings)
+    model.to_empty(device="cpu")
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data.fill_(math.nan)
+    torch.manual_seed(0)
+    model.init_weights()
+    expected = gpt(tie_embeddings=tie_embeddings)
+    for (name, tensor), other in zip(
+        [*model.named_parameters(), *model.named_buffers()], [*expected.parameters(), *expected.buffers()], strict=True
+    ):
+        assert torch.equal(tensor, other), name
+
+
+def test_position_tables_are_no_part_of_a_checkpoint():
+    assert not {"cos", "sin"} & set(gpt().state_dict())
+
+
+def test_dropout_acts_in_training_alone_and_follows_the_seed():
+    model, batch = gpt(dropout=0.2), (tokens(2, 8), tokens(2, 8))
+    losses = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        losses.append(model(batch)[0].item())
+    assert losses[0] == losses[1] != losses[2]
+    model.eval()
+    assert model(batch)[0].item() == gpt()(batch)[0].item()
+
+
+def test_bf16_autocast_keeps_the_loss_in_float32():
+    model, batch = gpt(), (tokens(2, 8), tokens(2, 8))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = model(batch)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(model(batch)[0].item(), rel=0.01)
+
+
+def test_learns_to_count():
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sequence = torch.arange(17) % TINY["vocab_size"]
+    batch = sequence[None, :-1], sequence[None, 1:]
+    for _ in range(40):
+        loss, _ = model(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.1
+
+
+def test_sizes():
+    assert GPT(**{**TINY, "dim": 128}).blocks[0].ffn.up.out_features == 352  # 8/3 * 128 = 341.3, up to a multiple of 32
+    assert GPT(**TINY, ffn_dim=50).blocks[0].ffn.up.out_features == 50
+    model = GPT(**TINY, num_kv_heads=2)
+    assert model.blocks[0].attention.k.out_features == 12
+    assert model.shard_units() == list(model.blocks)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"num_heads": 5},
+            "model.num_heads=5: should divide model.dim=24 into heads of even size; e.g. model.num_heads=4.",
+        ),
+        (
+            {"num_heads": 24},
+            "model.num_heads=24: should divide model.dim=24 into heads of even size; e.g. model.num_heads=12.",
+        ),
+        ({"num_kv_heads": 3}, "model.num_kv_heads=3: should divide model.num_heads=4; e.g. model.num_kv_heads=2."),
+        ({"dim": 25}, "model.dim=25: should be even; e.g. model.dim=26."),
+    ],
+)
+def test_sizes_that_do_not_fit(options, sentence):
+    with pytest.raises(ConfigError) as error:
+        GPT(**{**TINY, **options})
+    assert error.value.sentences == [sentence]
+
+
+def test_an_input_longer_than_seq_len_is_refused():
+    with pytest.raises(ValueError, match="17 tokens, and model.seq_len is 16"):
+        gpt().logits(tokens(1, 17))
+
+
+def test_gradients_are_those_of_finite_differences():
+    model = gpt(num_layers=1).double()
+    batch = tokens(1, 6), tokens(1, 6)
+    model(batch)[0].backward()
+    weight = model.blocks[0].attention.k.weight
+    with torch.no_grad():
+        for index in ((0, 0), (3, 5), (23, 11)):
+            step = 1e-4
+            ends = []
+            for sign in (1, -1):
+                weight[index] += sign * step
+                ends.append(F.cross_entropy(model.logits(batch[0]).flatten(0, 1), batch[1].flatten()).item())
+                weight[index] -= sign * step
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(weight.grad[index].item(), rel=1e-3, abs=1e-9)

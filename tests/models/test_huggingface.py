@@ -1,0 +1,106 @@
+import sys
+
+import pytest
+import torch
+
+from launcher.errors import ConfigError
+from launcher.models.huggingface import HuggingFaceCausalLM
+
+GPT2 = {
+    "model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 32, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def test_without_transformers_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match=r"pip install 'torch-launcher\[huggingface\]'"):
+        HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+
+
+class TestWithTransformers:
+    @pytest.fixture(autouse=True)
+    def transformers(self, monkeypatch):
+        pytest.importorskip("transformers")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    @pytest.mark.parametrize(("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")])
+    def test_a_config_built_one_is_drawn_and_learns(self, config, layer):
+        with torch.device("meta"):
+            model = HuggingFaceCausalLM(vocab_size=64, seq_len=8, config=config)
+        model.to_empty(device="cpu")
+        torch.manual_seed(0)
+        model.init_weights()
+        here = HuggingFaceCausalLM(vocab_size=64, seq_len=8, config=config)
+        torch.manual_seed(0)
+        here.init_weights()
+        tensors = [*model.parameters(), *model.buffers()], [*here.parameters(), *here.buffers()]
+        assert all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
+        assert [type(unit).__name__ for unit in model.shard_units()] == [layer] * 2
+
+        input = torch.randint(0, 64, (2, 8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(5):
+            loss, records = model((input, input.roll(-1, 1)))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert losses[-1] < losses[0] and records == {}
+
+    def test_the_loss_is_that_of_transformers(self):
+        model = HuggingFaceCausalLM(vocab_size=64, config=GPT2).eval()
+        tokens = torch.randint(0, 64, (2, 9))
+        target = tokens[:, 1:].clone()
+        target[0, :3] = -100
+        loss, records = model((tokens[:, :-1], target))
+        labels = tokens.clone()
+        labels[0, 1:4] = -100
+        torch.testing.assert_close(loss, model.model(input_ids=tokens, labels=labels).loss)
+        assert 0 <= records["accuracy"].item() <= 1
+
+    def test_pretrained_weights_stay(self, tmp_path):
+        model = HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+        model.model.to(torch.bfloat16).save_pretrained(tmp_path)
+        with torch.device("meta"):
+            loaded = HuggingFaceCausalLM(vocab_size=60, seq_len=8, pretrained=str(tmp_path))
+        loaded.init_weights()
+        assert loaded.training
+        for name, tensor in loaded.model.state_dict().items():
+            assert tensor.dtype == torch.float32 and torch.equal(tensor, model.model.state_dict()[name].float())
+
+    def test_gradient_checkpointing_gives_the_same_gradients(self):
+        grads = []
+        input = torch.randint(0, 64, (2, 8))
+        for checkpointing in (False, True):
+            torch.manual_seed(0)
+            config = GPT2 | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            model = HuggingFaceCausalLM(vocab_size=64, config=config, gradient_checkpointing=checkpointing)
+            torch.manual_seed(0)
+            model.init_weights()
+            model((input, input))[0].backward()
+            grads.append([p.grad for p in model.parameters()])
+        for a, b in zip(*grads, strict=True):
+            torch.testing.assert_close(a, b)
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({}, r"^model\.pretrained: needs a folder or a name"),
+            ({"config": GPT2, "pretrained": "gpt2"}, r"not both"),
+            ({"config": {"model_type": "gpt22"}}, r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\."),
+            ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: gpt2 has no such setting, did you mean n_layer"),
+            ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
+            ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: the model knows 32 token values only"),
+            ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: the model reads 32 tokens at most; e\.g\. data\.seq_len=32"),
+            ({"pretrained": "./nowhere"}, r"^model\.pretrained=\./nowhere: there is no such folder"),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_built(self, options, sentence):
+        with pytest.raises(ConfigError, match=sentence):
+            HuggingFaceCausalLM(vocab_size=64, **options)

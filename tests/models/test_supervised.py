@@ -1,0 +1,117 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from launcher.errors import ConfigError
+from launcher.models.supervised import Supervised
+
+
+class Shift(nn.Module):
+    """A parameter that cannot be drawn anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.full((3,), 5.0))
+
+    def forward(self, x):
+        return x + self.shift
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_cross_entropy_over_the_last_axis():
+    module = network()
+    for shape in ((5,), (5, 2)):
+        input, target = torch.randn(*shape, 4), torch.randint(0, 3, shape)
+        loss, records = Supervised(module)((input, target))
+        logits = module(input)
+        torch.testing.assert_close(loss, F.cross_entropy(logits.reshape(-1, 3), target.reshape(-1)))
+        assert records["accuracy"].item() == pytest.approx((logits.argmax(-1) == target).float().mean().item())
+
+
+def test_cross_entropy_over_torchs_class_axis():
+    module = nn.Conv2d(1, 3, 3, padding=1)
+    input, target = torch.randn(2, 1, 5, 6), torch.randint(0, 3, (2, 5, 6))
+    loss, records = Supervised(module)((input, target))
+    torch.testing.assert_close(loss, F.cross_entropy(module(input), target))
+    expected = (module(input).argmax(1) == target).float().mean().item()
+    assert records["accuracy"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_mse(shape):
+    module = nn.Linear(4, 1)
+    input, target = torch.randn(5, 4), torch.randn(shape)
+    loss, records = Supervised(module, "mse")((input, target))
+    torch.testing.assert_close(loss, (module(input).flatten() - target.flatten()).square().mean())
+    assert records == {}
+
+
+def test_bce():
+    module = nn.Linear(4, 1)
+    input, target = torch.randn(5, 4), torch.tensor([0, 1, 1, 0, 1])
+    loss, records = Supervised(module, "bce")((input, target))
+    p = module(input).flatten().sigmoid()
+    torch.testing.assert_close(loss, -torch.where(target == 1, p, 1 - p).log().mean())
+    assert records["accuracy"].item() == pytest.approx(((p > 0.5) == (target == 1)).float().mean().item())
+
+
+def test_shapes_that_would_be_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"the module gives \(5, 3\), and the target is \(5,\)"):
+        Supervised(network(), "mse")((torch.randn(5, 4), torch.randn(5)))
+
+
+def test_what_the_constructor_drew_stays():
+    model = Supervised(network())
+    model.init_weights()
+    expected = network().state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.module.state_dict().items())
+
+
+def test_built_without_memory_it_is_drawn_by_reset_parameters():
+    with torch.device("meta"):
+        model = Supervised(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    model.to_empty(device="cpu")
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data.fill_(99)
+    torch.manual_seed(0)
+    model.init_weights()
+    assert model.module[0].weight.abs().max() <= 0.5  # torch's Linear: uniform within 1 / sqrt(4)
+    assert (model.module[1].running_mean == 0).all() and (model.module[1].running_var == 1).all()
+
+
+def test_built_without_memory_and_not_to_be_drawn_is_refused():
+    with torch.device("meta"), pytest.raises(ConfigError, match=r"model\.module=Sequential.*1 has no reset_parameters"):
+        Supervised(nn.Sequential(nn.Linear(4, 3), Shift()))
+    model = Supervised(Shift())
+    model.init_weights()
+    assert (model.module.shift == 5).all()
+
+
+def test_the_modules_own_init_weights_and_shard_units_are_used():
+    class Own(nn.Linear):
+        def init_weights(self):
+            nn.init.constant_(self.weight, 2.0)
+
+        def shard_units(self):
+            return [self]
+
+    model = Supervised(Own(4, 3))
+    model.init_weights()
+    assert (model.module.weight == 2).all()
+    assert model.shard_units() == [model.module]
+
+
+def test_shard_units_are_the_longest_list():
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    assert Supervised(nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), layers)).shard_units() == list(layers)
+    assert Supervised(nn.Linear(2, 2)).shard_units() == []
+
+
+def test_no_module_is_refused():
+    with pytest.raises(ConfigError, match="model.module._target_="):
+        Supervised("resnet")
