@@ -1,5 +1,5 @@
-"""A hook that makes a run last until something happens to it; it stands among the trackers, which are no part of a run's
-identity."""
+"""A hook that makes a run last until something happens to it. It stands among the trackers, which are no part of a
+run's identity."""
 
 import os
 import time

@@ -29,8 +29,14 @@ from launcher.trainer import Trainer
 logger = logging.getLogger("launcher")
 
 
-def build_trainer(config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None) -> Trainer:
+def build_trainer(
+    config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
+) -> Trainer:
     """The trainer of a configuration, its parts built, nothing of it written yet.
+
+    Args:
+        extra_hooks: they come before the configured ones.
+        to_train: False for a look at the model alone: an optimizer without state, no schedule.
 
     Raises:
         ConfigError: a part cannot be had from what the configuration says.
@@ -52,8 +58,8 @@ def build_trainer(config: DictConfig, folder: RunFolder, extra_hooks: list[BaseH
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(instantiate, config.model),
-        build_optimizer=partial(build_optimizer, config.optimizer),
-        build_scheduler=instantiate(config.scheduler, _partial_=True) if config.get("scheduler") else None,
+        build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
+        build_scheduler=instantiate(config.scheduler, _partial_=True) if to_train and config.get("scheduler") else None,
         data_loader=loader,
         hooks=hooks,
         precision=precision,
@@ -125,6 +131,10 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
     if not parameters:
         raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; take another model.")
     return factory(parameters)
+
+
+def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
 def _hooks(config: DictConfig, data: DataSource, plan: StepPlan, strategy: Strategy) -> list[BaseHook]:

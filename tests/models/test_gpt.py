@@ -218,7 +218,7 @@ def test_sizes_that_do_not_fit(options, sentence):
 
 
 def test_an_input_longer_than_seq_len_is_refused():
-    with pytest.raises(ValueError, match="17 tokens, and model.seq_len is 16"):
+    with pytest.raises(ValueError, match=r"17 tokens, and model\.seq_len is 16"):
         gpt().logits(tokens(1, 17))
 
 

@@ -113,5 +113,5 @@ def test_shard_units_are_the_longest_list():
 
 
 def test_no_module_is_refused():
-    with pytest.raises(ConfigError, match="model.module._target_="):
+    with pytest.raises(ConfigError, match=r"model\.module\._target_="):
         Supervised("resnet")

@@ -114,15 +114,16 @@ def loaded(folder: str, overrides: list[str]) -> dict[str, Any]:
     """What a strategy has after it loaded the newest checkpoint: hashes of whole tensors, and each rank's RNG."""
     trainer = build(Path(folder), [*overrides, "trainer.max_steps=9"], Journal())
     trainer.restore()
-    live = {f"model/{name}": tensor for name, tensor in trainer.model.state_dict().items()}
-    names = {id(p): name for name, p in trainer.model.named_parameters()}
+    bare = trainer.unwrapped_model
+    live = {f"model/{name}": tensor for name, tensor in bare.state_dict().items()}
+    names = {id(p): name for name, p in bare.named_parameters()}
     for p, state in trainer.optimizer.state.items():
         live |= {f"optimizer/{names[id(p)]}/{key}": value for key, value in state.items()}
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
     weights = trainer.strategy.full_weights()
     assert (weights is not None) == trainer.strategy.ranks.is_main
     assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
-    result = {"tensors": {name.replace("module.", ""): _sha(tensor) for name, tensor in whole.items()}}
+    result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
     result |= {"rng": _sha(trainer.resumed_rng["torch"]), "samples": trainer.samples, "step": trainer.step}
     trainer.train()  # and it goes on
     trainer.strategy.teardown()

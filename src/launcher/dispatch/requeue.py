@@ -2,17 +2,17 @@
 
 Rank 0 asks SLURM what the signal meant; nothing is guessed from the clock. What was seen on a real cluster:
 
-| `scontrol show job` after the save   | so the job                         | we                                        |
-|--------------------------------------|------------------------------------|-------------------------------------------|
-| Restarts is higher than at our start | has been requeued already          | leave                                     |
-| PreemptTime is set                   | is preempted                       | requeue it, under REQUEUE and CANCEL alike |
-| Reason=TimeLimit, or SIGUSR1/SIGUSR2 | is at its time limit               | requeue it                                |
-| it has ended, none of the above      | was cancelled                      | leave, and must not requeue               |
-| it runs, and SIGTERM                 | was not SLURM's doing: a bare kill | leave                                     |
+| `scontrol show job` after the save    | so the job                  | we                                |
+|---------------------------------------|-----------------------------|-----------------------------------|
+| Restarts is higher than at our start  | has been requeued already   | leave                             |
+| PreemptTime is set                    | is preempted                | requeue it, also under CANCEL     |
+| Reason=TimeLimit, or SIGUSR1, SIGUSR2 | is at its time limit        | requeue it                        |
+| it has ended, none of the above       | was cancelled               | leave, and must not requeue       |
+| it runs, and SIGTERM                  | is not touched: a bare kill | leave                             |
 
-A task that leaves by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so we
-leave only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again, at once, and the
-`scontrol` too (see `scheduler.call`).
+A task that leaves by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so
+we leave only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again, at once, and
+the `scontrol` too (see `scheduler.call`).
 """
 
 import json
@@ -110,7 +110,7 @@ def guarded(config: DictConfig, work: Callable[[], T]) -> T:
         SystemExit: the budget is spent, or a requeue failed.
     """
     job = slurm_job_id()
-    if job is None or "SLURM_STEP_ID" not in os.environ and "SLURM_JOB_NODELIST" not in os.environ:
+    if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # its id alone may be left over
         return work()
     policy = Requeue(RunFolder(config.run.dir), job, Budget.of(config.dispatch))
     try:
@@ -248,7 +248,9 @@ class Requeue:
 
     def _stay(self, stop: signals.Stop, error: SchedulerError) -> SystemExit:
         """SLURM cannot be asked: whatever it is about to do, it does to a job that is still there."""
-        end = self._fail(f"SLURM job {self.job} got {signal.Signals(stop.signum).name}, and SLURM cannot be asked why: {error}")
+        end = self._fail(
+            f"SLURM job {self.job} got {signal.Signals(stop.signum).name}, and SLURM cannot be asked why: {error}"
+        )
         logger.info("Staying for up to %g s, so that SLURM may requeue the job by itself.", STAY)
         self.sleep(STAY)
         return end

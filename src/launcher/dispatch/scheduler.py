@@ -79,9 +79,7 @@ def job_info(job: str, tries: int = 3) -> JobInfo:
     Raises:
         SchedulerError: no answer.
     """
-    fields = dict(
-        word.partition("=")[::2] for word in _patient(["scontrol", "show", "job", "-o", job], tries).split()
-    )
+    fields = dict(word.partition("=")[::2] for word in _patient(["scontrol", "show", "job", "-o", job], tries).split())
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),
@@ -167,9 +165,7 @@ KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "S
 def leaked() -> list[str]:
     """Variables of a job around this process, which a job submitted from here would take for its own."""
     return sorted(
-        name
-        for name in os.environ
-        if (name.startswith(LEAKING) or name in RANK_VARIABLES) and name not in KEPT
+        name for name in os.environ if (name.startswith(LEAKING) or name in RANK_VARIABLES) and name not in KEPT
     )
 
 

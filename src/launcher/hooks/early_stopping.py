@@ -14,6 +14,8 @@ class EarlyStoppingHook(BaseHook):
         metric: its logged name.
         mode: whether less or more is better.
         min_delta: a smaller gain is none.
+        evaluated_every: of no effect here; it puts the evaluation's interval, which decides when such a run ends, into
+            the run's identity.
     """
 
     def __init__(
@@ -22,6 +24,7 @@ class EarlyStoppingHook(BaseHook):
         metric: str = "val/loss",
         mode: Literal["min", "max"] = "min",
         min_delta: NonNegativeFloat = 0.0,
+        evaluated_every: int | None = None,
     ):
         self.patience = patience
         self.best = Best(metric, mode, min_delta)

@@ -39,7 +39,7 @@ class EvaluateJob:
         path = Path(on_main(lambda: str(find_checkpoint(folder, self.checkpoint))))
         stored = StoredCheckpoint(path)
         data = instantiate(config.data)
-        trainer = build_trainer(config, folder)
+        trainer = build_trainer(config, folder, to_train=False)
         trainer.strategy.load_weights(stored)
         batches = data.val_loader(
             batch_size=trainer.strategy.plan.micro_batch_size,

@@ -1,6 +1,7 @@
 """job=train: open the run's folder, train, and leave the truth about it in run.json."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class TrainJob:
         setup_logging(None, ranks.rank)
         if on_main(lambda: nothing_to_do(config, folder)):
             return None
-        lock = RunLock(folder) if ranks.is_main else None
+        lock = RunLock(folder, sleep=_sleep) if ranks.is_main else None
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         recorder = RecordHook(None, plain, code, 1)
@@ -68,6 +69,12 @@ class TrainJob:
             raise
         trainer.strategy.teardown()
         return trainer.last_metrics
+
+
+def _sleep(seconds: float) -> None:
+    """Waiting for another machine's lock takes up to half a minute, in which a signal may come."""
+    time.sleep(seconds)
+    signals.check()
 
 
 def nothing_to_do(config: DictConfig, folder: RunFolder) -> bool:

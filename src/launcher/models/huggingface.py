@@ -53,7 +53,8 @@ class HuggingFaceCausalLM(Model):
         self._check_data(vocab_size, seq_len)
         if gradient_checkpointing:
             # without re-entry: the re-entrant kind loses gradients under DDP and FSDP
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
 
     def _check_data(self, vocab_size: int, seq_len: int | None) -> None:
         settings = self.model.config

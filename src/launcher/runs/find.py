@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from launcher.dispatch.scheduler import QueuedJob
+from launcher.dispatch.submission import ticket
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.lock import is_held
@@ -20,12 +22,16 @@ from launcher.wording import hint, nearest
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """A run as its folder tells of it. `record` is empty if run.json cannot be read."""
 
     folder: RunFolder
     record: dict[str, Any]
+    job: QueuedJob | None = None
+    """Its job in SLURM's queue, where `join_queue` found one."""
+    queue_known: bool = False
+    """SLURM has been asked, so that a run without a job has none."""
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -45,11 +51,33 @@ class Run:
 
     @cached_property
     def state(self) -> str:
-        """What run.json says; `stale` for a run whose process died, `damaged` without a readable record."""
+        """What run.json says, and the processes and SLURM's queue bear out.
+
+        `stale` is a run that says running or queued while nothing is there that would go on with it; `damaged` one
+        without a readable record. A preempted run whose job waits in the queue is still `preempted`.
+        """
         if not self.record:
             return "damaged"
         state = str(self.record.get("state") or "new")
-        return "stale" if state == "running" and not is_held(self.folder) else state
+        if state == "running" and not is_held(self.folder):
+            return "queued" if self.job is not None and self.job.is_pending else "stale"
+        if state == "queued" and self.job is None and self.queue_known:
+            return "stale"
+        return state
+
+    @property
+    def job_id(self) -> str | None:
+        """The newest SLURM job that had to do with it."""
+        last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
+        found = ticket(self.folder).get("job_id")
+        return str(found or last) if found or last else None
+
+    @property
+    def node(self) -> str | None:
+        """Where it runs, or ran last."""
+        if self.job is not None and self.job.nodes:
+            return self.job.nodes
+        return self.attempts[-1].get("host") if self.attempts else None
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
@@ -95,6 +123,13 @@ class Run:
             return yaml.load((self.folder.hydra / name).read_bytes(), Loader=LOADER)
         except (OSError, yaml.YAMLError, UnicodeDecodeError):
             return None
+
+
+def join_queue(runs: Iterable[Run], queue: Mapping[str, QueuedJob] | None) -> None:
+    """Tell each run its job in SLURM's queue (see `scheduler.queue`); nothing where that is None."""
+    for run in runs if queue is not None else ():
+        run.queue_known = True
+        run.job = (queue or {}).get(run.job_id or "")
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

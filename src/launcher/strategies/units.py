@@ -6,6 +6,10 @@ from torch import nn
 
 MIN_PARAMS = 100_000
 """Of the size rule, where neither the model nor the user says anything."""
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
+"""What is gathered at its call must be called."""
+USED_FROM_OUTSIDE = (nn.Embedding, nn.NonDynamicallyQuantizableLinear)
+"""Modules whose weights others use without calling them: an output layer tied to the embedding, attention's projection."""
 
 
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
@@ -31,8 +35,8 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
     """Add the units within a module and perhaps itself; returns how many of its parameters are in none."""
     left = sum(_collect(child, smallest, uses, units) for child in module.children())
     left += sum(p.numel() for p in module._parameters.values() if p is not None)
-    if left < smallest or isinstance(module, (nn.ModuleList, nn.ModuleDict)) or module in units:
-        return left  # lists and dicts are never called, and what is gathered at a call must be
+    if left < smallest or isinstance(module, NEVER_CALLED + USED_FROM_OUTSIDE) or module in units:
+        return left
     within = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     if any(count < uses[key] for key, count in within.items()):
         return left  # shares a parameter with a module outside: only what holds both can gather it for both

@@ -1,0 +1,122 @@
+"""What is written at submission: each run's frozen configuration, and where SLURM's job finds it.
+
+<run folder>/submission.json        the resolved configuration, and Hydra's node; the job reads nothing else
+<run folder>/slurm.json             the job's id, once sbatch has given it
+<outputs>/.slurm/<submission>/      script, runs.txt (a run folder a line: the array's tasks), snapshot of the code
+"""
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from launcher.dispatch.scheduler import QueuedJob
+from launcher.folder import RunFolder
+from launcher.lock import is_held
+from launcher.record import RunRecord, iso, replace_file
+
+FROZEN, TICKET, RUNS = "submission.json", "slurm.json", "runs.txt"
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+logger = logging.getLogger("launcher")
+
+
+def freeze(config: DictConfig, hydra: DictConfig | None) -> RunFolder:
+    """Write what a job needs to know into its run's folder, and `queued` into run.json. It needs no torch, and some
+    10 ms a run.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    plain = _without_hydra(config)
+    folder = RunFolder(plain["run"]["dir"])
+    folder.create()
+    node: Any = None if hydra is None else OmegaConf.to_container(hydra, resolve=False)
+    replace_file(folder.path / FROZEN, json.dumps({"config": plain, "hydra": node}, default=str).encode())
+    folder.hydra.mkdir(exist_ok=True)
+    _dump(folder.hydra / "config.yaml", plain)
+    if node is not None:
+        _dump(folder.hydra / "overrides.yaml", node["overrides"]["task"])
+        _dump(folder.hydra / "hydra.yaml", {"hydra": node})
+    RunRecord(folder, id=str(plain["run"]["id"]), name=str(plain["run"]["name"])).queue()
+    return folder
+
+
+def thaw(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
+    """The frozen configuration and Hydra's node.
+
+    Raises:
+        OSError, ValueError: there is none to read.
+    """
+    saved = json.loads((folder.path / FROZEN).read_bytes())
+    hydra = None if saved["hydra"] is None else OmegaConf.create({"hydra": saved["hydra"]})
+    return OmegaConf.create(saved["config"]), hydra
+
+
+def _without_hydra(config: DictConfig) -> dict[str, Any]:
+    if "hydra" in config:
+        config = config.copy()
+        with open_dict(config):
+            del config["hydra"]
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(plain)
+
+
+def _dump(path: Path, value: Any) -> None:
+    path.write_text(yaml.dump(value, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
+
+
+def standing(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
+    """Why a run is not to be submitted: it is completed, running or queued; None where it may be.
+
+    Args:
+        queue: jobs that have not ended, see `scheduler.queue`.
+    """
+    if folder.record_path.exists():
+        if RunRecord(folder, id="", name="").state == "completed":
+            return "completed already"
+        if is_held(folder):
+            return "running"
+    job = queue.get(ticket(folder).get("job_id", ""))
+    return None if job is None else f"in the queue as job {job.id} ({job.state.lower()})"
+
+
+def ticket(folder: RunFolder) -> dict[str, Any]:
+    """What is known of a run's newest SLURM job: `job_id`, `submitted`, `script`; empty if it had none."""
+    try:
+        found = json.loads((folder.path / TICKET).read_bytes())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def write_tickets(folders: Sequence[RunFolder], job: str, is_array: bool, script: Path) -> list[str]:
+    """Note in each run's folder which job it has; the ids, in the same order."""
+    ids = [f"{job}_{index}" if is_array else job for index in range(len(folders))]
+    now = iso(time.time())
+    for folder, one in zip(folders, ids, strict=True):
+        text = json.dumps({"job_id": one, "submitted": now, "script": str(script)})
+        (folder.path / TICKET).write_text(text + "\n")
+    return ids
+
+
+def new_submission(outputs: Path) -> Path:
+    """A folder of its own for one submission, hidden from who looks for runs."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    folder = outputs.absolute() / ".slurm" / name
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write_runs(folder: Path, runs: Sequence[RunFolder], part: int) -> Path:
+    """The run folders of one array, in order of its tasks."""
+    path = folder / (RUNS if part == 0 else f"runs-{part}.txt")
+    path.write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
+    return path
