@@ -228,3 +228,24 @@ def test_many_want_a_dead_holders_lock(folder, tmp_path):
     processes = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait() for process in processes] == [0, 0, 0, 0]
     assert counter.read_text() == "160"
+
+
+def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere, monkeypatch):
+    slept = []
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    with pytest.raises(ConfigError, match="node7"):  # two processes of one start are two runs
+        RunLock(folder, silence=0.2, sleep=lambda s: os.utime(folder.lock_path)).acquire()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with RunLock(folder, beat=0.5, sleep=slept.append) as lock:
+        assert lock.is_held() and slept == [1.0]  # long enough for the other to notice
+
+
+def test_who_loses_the_lock_to_another_is_told(folder):
+    taken = []
+    with RunLock(folder, beat=0.01, on_taken=lambda: taken.append(True)):
+        other = replace(Holder.current(), token="another")
+        folder.lock_path.write_text(json.dumps(asdict(other)))
+        deadline = time.monotonic() + 10
+        while not taken and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert taken == [True] and folder.lock_path.exists()

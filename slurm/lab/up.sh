@@ -6,7 +6,8 @@
 #   eval "$(.../up.sh)"          # already up: returns at once; else starts afresh (job ids from 1)
 #   up.sh --fresh                # always afresh
 # Partitions: main (high priority, preempts) | preempt (REQUEUE, GraceTime) | nograce (REQUEUE,
-# GraceTime=0) | pcancel (CANCEL, GraceTime).  down.sh stops it, node.sh breaks and mends nodes.
+# GraceTime=0) | pcancel (CANCEL, GraceTime)
+# | ncancel (CANCEL, GraceTime=0).  down.sh stops it, node.sh breaks and mends nodes.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${SLURM_LAB_STATE:-${TMPDIR:-/tmp}/slurm-lab}
@@ -138,6 +139,7 @@ PartitionName=main     Default=YES PriorityTier=10 PreemptMode=OFF
 PartitionName=preempt  PriorityTier=1 PreemptMode=REQUEUE GraceTime=$GRACE
 PartitionName=nograce  PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=pcancel  PriorityTier=1 PreemptMode=CANCEL  GraceTime=$GRACE
+PartitionName=ncancel  PriorityTier=1 PreemptMode=CANCEL  GraceTime=0
 CONF
 cat >"$STATE/etc/gres.conf" <<CONF
 AutoDetect=off

@@ -77,6 +77,8 @@ class Holder:
 class RunLock:
     """The lock of one run folder, to be used with `with`, or by `acquire` and `release`.
 
+    `on_taken` is called, in a thread, if another process has taken the lock over: two must not write.
+
     Rank 0 alone takes it. `acquire` raises ConfigError naming the holder if that is alive. For a holder on
     another machine it looks for a heartbeat first, which takes `silence` seconds at most.
     """
@@ -88,12 +90,14 @@ class RunLock:
         beat: float = BEAT,
         silence: float = SILENCE,
         sleep: Callable[[float], None] = time.sleep,
+        on_taken: Callable[[], None] | None = None,
     ):
         self.folder = folder
         self.path = folder.lock_path
         self.beat = beat
         self.silence = silence
         self.sleep = sleep
+        self.on_taken = on_taken
         self.holder: Holder | None = None  # this process, while it holds the lock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -126,8 +130,11 @@ class RunLock:
                     continue  # released since
                 if self._lives(held, temporary):
                     raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
+                beat, now = last_beat(self.path), last_beat(temporary)
                 if self._take_over(held, temporary):
                     logger.info("took over the lock of %s, which is gone", held or "an unknown process")
+                    if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
+                        self.sleep(2 * self.beat)  # it may be alive, and ends once it finds its lock gone
                     break
                 self.sleep(0.05)
         finally:
@@ -165,6 +172,8 @@ class RunLock:
             try:
                 if not self.is_held():
                     logger.error("the lock of %s is lost: removed, or taken over by another run", self.folder.path)
+                    if self.on_taken is not None and read_holder(self.path) is not None:
+                        self.on_taken()
                     return
                 os.utime(self.path)  # without a time: the file server's own clock
             except OSError as error:
@@ -174,6 +183,8 @@ class RunLock:
         """Whether the holder does. `fresh` is a file made just now: it has the file server's time."""
         if held is not None and held.is_local():
             return held.is_alive()
+        if held is not None and is_earlier_start(held):
+            return False
         first, now = last_beat(self.path), last_beat(fresh)
         if first is None or (now is not None and now - first > 10 * self.silence):
             return False
@@ -218,6 +229,13 @@ class RunLock:
             left = read_holder(path)
             if left is not None and left.is_local() and not left.is_alive():
                 path.unlink(missing_ok=True)
+
+
+def is_earlier_start(held: Holder) -> bool:
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job anew only when it holds the
+    earlier start for ended; after the loss of a node that may be wrong, but then it is the new one that counts."""
+    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:

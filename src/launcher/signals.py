@@ -115,7 +115,7 @@ waiting = _Waiting()
 
 
 def ignore() -> None:
-    """From now on signals change nothing: the outcome is decided, and the interpreter would die of one while it ends."""
+    """From now on signals change nothing: the outcome is decided, and an interpreter that ends would die of one."""
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 

@@ -27,6 +27,9 @@ from launcher.errors import ConfigError
 from launcher.identity import drift
 from launcher.schema import validate
 
+MOST_BASES = 64
+"""So many compositions of groups are kept; each takes some 300 kB."""
+
 
 @dataclass
 class Composer:
@@ -46,18 +49,29 @@ class Composer:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         values = [one for one in parsed if self._is_value(one)]
         rest = tuple(str(one.input_line) for one in parsed if one not in values)
-        if all(self._is_group(one) for one in parsed if one not in values):
+        if self._is_base([one for one in parsed if one not in values], values):
             if rest not in self.bases:
+                if len(self.bases) >= MOST_BASES:  # a sweep over what is added
+                    self.bases.clear()
                 self.bases[rest] = self.loader.load_sweep_config(self.master, list(rest))
             config = deepcopy(self.bases[rest])
             ConfigLoaderImpl._apply_overrides_to_config(values, config)
             _note_overrides(config, parsed)
-        else:  # additions and deletions depend on their order
+        else:  # deletions, and additions that the values refer to, depend on their order
             config = self.loader.load_sweep_config(self.master, list(overrides))
         with open_dict(config):
             config.hydra.job.id = str(index)
             config.hydra.job.num = index
+        _fix_name(config)
         return config
+
+    def _is_base(self, rest: Sequence[Override], values: Sequence[Override]) -> bool:
+        """Whether `rest` can be composed before the values are set: groups, and keys added elsewhere."""
+        plain = (one for one in rest if one.package is None and not one.is_hydra_override())
+        added = [one.key_or_group for one in plain if one.is_add()]
+        if any(_overlap(one.key_or_group, key) for one in values for key in added):
+            return False
+        return all(self._is_group(one) or one.key_or_group in added for one in rest)
 
     def _is_value(self, override: Override) -> bool:
         plain = override.type == OverrideType.CHANGE and override.package is None
@@ -67,6 +81,22 @@ class Composer:
         is_name = isinstance(override.value(), str | list)
         repository = self.loader.repository  # type: ignore[attr-defined]
         return override.type == OverrideType.CHANGE and is_name and repository.group_exists(override.key_or_group)
+
+
+def _fix_name(config: DictConfig) -> None:
+    """Put the run's name and id in place of their interpolations, each of which would hash the configuration anew.
+    Where they cannot be had, validation says why."""
+    try:
+        name, identity = config.run.name, config.run.id
+    except Exception:
+        return
+    with open_dict(config):
+        config.run.name, config.run.id = name, identity
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Whether one key is the other, or lies within it."""
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
 def _note_overrides(config: DictConfig, parsed: Sequence[Override]) -> None:

@@ -1,6 +1,6 @@
 """The loop. `BaseTrainer` is subclassed; `Trainer` is the same loop over composed parts.
 
-    train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> step_boundary] -> after_train
+    train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
 
 The loop itself never asks the device for a value: losses, norms and records stay where they are until a hook wants them
 at its interval.

@@ -114,7 +114,7 @@ def test_pruning_spares_the_best(tmp_path: Path) -> None:
 def test_a_failed_write_says_where(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1)
-    (tmp_path / ".tmp-step-00000002").write_text("a file where the folder should be")
+    (tmp_path / ".tmp-step-00000002-2").write_text("a file where the folder should be")
     with pytest.raises(SaveFailed, match="rank 0"):
         save(store, 2)
     assert store.newest_valid() is not None

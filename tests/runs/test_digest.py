@@ -12,7 +12,9 @@ def save(folder, step, weights):
     store = CheckpointStore(folder.checkpoints)
     part = store.begin(step)
     entry = write_tensors(part / "shard-00000.safetensors", weights)
-    return store.commit(part, Manifest(step, 1, "none", "sharded", files=[entry]))
+    final = store.commit(part, Manifest(step, 1, "none", "sharded", files=[entry]))
+    store.link("latest", final.name)
+    return final
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import sys
+import time
+import traceback
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,15 @@ from launcher.hooks.base import BaseHook
 from launcher.run import build_trainer
 from launcher.trainer import Trainer
 
+GPT = [
+    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10",
+    "model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2",
+]  # fmt: skip
+DIGITS = ["data=digits", "model=mlp"]
 TINY = [
-    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.batch_size=12",
-    "data.num_val_samples=10", "model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2",
-    "scheduler=cosine", "scheduler.warmup_steps=2", "trainer.max_steps=6", "trainer.max_grad_norm=0.5",
-    "optimizer.lr=0.01", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null", "tracker=[]", "device=cpu",
+    "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2", "trainer.max_steps=6",
+    "trainer.max_grad_norm=0.5", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null", "tracker=[]",
+    "device=cpu",
 ]  # fmt: skip
 
 
@@ -57,7 +63,9 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 
 @cache
 def compose(*overrides: str) -> Any:
-    return composition.compose([*TINY, "run.name=a", "run.id=b", *overrides])
+    parts = DIGITS if "digits" in overrides else GPT
+    given = [one for one in overrides if one != "digits"]
+    return composition.compose([*parts, *TINY, "run.name=a", "run.id=b", *given])
 
 
 def digest(trainer: Trainer) -> str:
@@ -103,16 +111,18 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     return {"here": sum(t.untyped_storage().nbytes() for t in here), "all": sum(t.nbytes for t in tensors)}
 
 
-def saved(folder: str, overrides: list[str], steps: int) -> None:
+def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
     """Train a few steps and leave a checkpoint."""
     trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
     trainer.train()
     trainer.strategy.teardown()
 
 
-def loaded(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """What a strategy has after it loaded the newest checkpoint: hashes of whole tensors, and each rank's RNG."""
-    trainer = build(Path(folder), [*overrides, "trainer.max_steps=9"], Journal())
+def loaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
+    """What a strategy has after it loaded a copy of `source`'s newest checkpoint: hashes of whole tensors, and each
+    rank's RNG."""
+    distributed.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), [*overrides, "trainer.max_steps=4", "scheduler.max_steps=9"], Journal())
     trainer.restore()
     bare = trainer.unwrapped_model
     live = {f"model/{name}": tensor for name, tensor in bare.state_dict().items()}
@@ -137,11 +147,11 @@ def _sha(tensor: torch.Tensor) -> str:
 def stored(folder: str) -> dict[str, Any]:
     """The newest checkpoint as its files say: hashes of whole tensors, and how many values all files hold of each."""
     checkpoint = StoredCheckpoint(Path(folder) / "checkpoints" / "latest")
-    written = {name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name]) for name in checkpoint.names()}
+    names = checkpoint.names()
     return {
-        "tensors": {name: _sha(checkpoint.read(name)) for name in checkpoint.names()},
-        "written": written,
-        "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in checkpoint.names()},
+        "tensors": {name: _sha(checkpoint.read(name)) for name in names},
+        "written": {name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name]) for name in names},
+        "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in names},
     }
 
 
@@ -225,8 +235,15 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     torch.set_num_threads(1)
     folder = Path(sys.argv[-1])
-    results = [globals()[name](**arguments) for name, arguments in json.loads((folder / "tasks.json").read_text())]
-    (folder / f"results-{os.environ['RANK']}.json").write_text(json.dumps(results))
+    rank, results = os.environ["RANK"], []
+    for name, arguments in json.loads((folder / "tasks.json").read_text()):
+        try:
+            results.append(globals()[name](**arguments))
+        except BaseException:
+            told = {"kind": "failed", "time": time.monotonic(), "text": f"{name} {arguments}\n{traceback.format_exc()}"}
+            (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+            os._exit(1)
+    (folder / f"results-{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

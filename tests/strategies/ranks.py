@@ -18,7 +18,6 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
     spawner = Spawner([sys.executable, str(SCRIPT)], count, folder)
     ranks = spawner.run()
     if (failed := spawner.cause()) is not None:
-        printed = folder / f"rank-{failed.number}.out"
-        raise AssertionError(f"rank {failed.number}: {printed.read_text() if printed.exists() else 'see its output'}")
+        raise AssertionError(f"rank {failed.number}, code {failed.process.returncode}: {failed.told.get('text')}")
     results = [json.loads((folder / f"results-{rank.number}.json").read_text()) for rank in ranks]
     return [list(of_task) for of_task in zip(*results, strict=True)]

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
+
 from strategies.ranks import together
 
 

@@ -1,9 +1,9 @@
-"""What happens on one rank alone, and what options change: all ranks decide alike, and no number moves that should not."""
+"""What happens on one rank alone, and what options change: all decide alike, and no number moves that should not."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+
 from strategies.ranks import together
 
 FSDP, DDP, NONE = ["strategy=fsdp"], ["strategy=ddp"], ["strategy=none"]
@@ -49,9 +49,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     tasks["none loss"] = "none_loss", {"folder": str(folder / "none"), "overrides": DDP}
     tasks["uneven"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 4]}
     tasks["uneven stopped"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 9], "stop": True}
-    for name, overrides in {"weights fsdp": FSDP, "weights ddp": DDP, "weights host": SAME["drawn on the host"]}.items():
-        tasks[name] = "initial_weights", {"overrides": overrides}
-    tasks["weights mlp"] = "initial_weights", {"overrides": [*FSDP, "model=mlp", "data=digits"]}
+    for name, overrides in {"fsdp": FSDP, "ddp": DDP, "host": SAME["drawn on the host"]}.items():
+        tasks[f"weights {name}"] = "initial_weights", {"overrides": overrides}
+    tasks["weights mlp"] = "initial_weights", {"overrides": [*FSDP, "digits"]}
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
@@ -61,7 +61,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tasks = {
         "weights": ("initial_weights", {"overrides": NONE}),
         "weights fsdp": ("initial_weights", {"overrides": FSDP}),
-        "weights mlp": ("initial_weights", {"overrides": [*NONE, "model=mlp", "data=digits"]}),
+        "weights mlp": ("initial_weights", {"overrides": [*NONE, "digits"]}),
         "plain": ("train", {"folder": str(folder / "a"), "overrides": [*NONE, *DROPOUT]}),
         "recompute": (
             "train",

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,17 @@ class FileEntry:
     """xxh3-128 of its bytes, hex. It finds rot and torn writes; it is no defence against forgery."""
 
 
-def write_file(path: Path, buffers: Iterable[memoryview | bytes]) -> FileEntry:
+def nothing() -> None:
+    pass
+
+
+def write_file(
+    path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing
+) -> FileEntry:
     """Write, hash, fsync. The folder's own fsync is the caller's.
 
+    Args:
+        advanced: called after each chunk; what it raises ends the writing.
     Raises:
         OSError: the disk is full, read-only or broken.
     """
@@ -39,6 +47,7 @@ def write_file(path: Path, buffers: Iterable[memoryview | bytes]) -> FileEntry:
                 digest.update(chunk)
                 _write_all(fd, chunk)
                 size += len(chunk)
+                advanced()
         os.fsync(fd)
     finally:
         os.close(fd)

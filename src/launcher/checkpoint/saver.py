@@ -1,7 +1,9 @@
 """Saving: this rank's files, then rank 0's commit; in a thread where training should not wait for the disk."""
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from launcher.checkpoint.host import HostBuffers
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import write_tensors
-from launcher.checkpoint.store import BEST, CheckpointStore
+from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
-from launcher.distributed import Ranks, world_size
+from launcher.distributed import Ranks, maximum, world_size
 from launcher.strategies.base import Part
 
 
@@ -47,23 +49,32 @@ class Payload:
     is_best: bool = False
 
 
+class Abandoned(Exception):
+    """Raised in a writer that was given up and has woken up again."""
+
+
 class Saver:
-    """Writes one checkpoint at a time.
+    """Writes one checkpoint at a time, in a thread; what waits for it waits for a bounded time.
 
     Args:
         retention: what to delete once a newer one is durable.
+        patience: seconds without a byte written after which a writer is given up.
     """
 
-    def __init__(self, store: CheckpointStore, ranks: Ranks, retention: Retention):
-        self.store, self.ranks, self.retention = store, ranks, retention
+    def __init__(self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0):
+        self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
+        self.must_wait = False
+        """Whether a writer has hung: from then on training waits for each save, so that it knows what it has."""
+        self._writing: _Writing | None = None
+        self._open()
+
+    def _open(self) -> None:
         # Collectives of a thread must not meet those of training: a group of its own, on gloo since all is on the host.
         self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._buffers = HostBuffers()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
 
     def save(self, payload: Payload, wait: bool) -> None:
-        """Save.
+        """Save. All ranks call it alike.
 
         Args:
             wait: return once it is durable; else once the state has been copied.
@@ -75,77 +86,168 @@ class Saver:
         global_tensors: dict[str, torch.Tensor] = {}
         global_tree = encode(payload.global_state, global_tensors)
         job = _Job(payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors))
-        if wait or payload.write is not None:
-            self._run(job)
-            if self._error is not None and wait:
-                error, self._error = self._error, None
-                raise SaveFailed(str(error)) from error
-            return
-        job.detach(self._buffers)
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint-writer", daemon=True)
-        self._thread.start()
+        self._writing = writing = _Writing()
+        if payload.write is not None:  # a strategy's own writer: its collectives and its device belong to this thread
+            self._run(job, writing)
+        else:
+            wait |= self.must_wait
+            if not wait:
+                job.detach(self._buffers)
+            writing.thread = threading.Thread(
+                target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True
+            )
+            writing.thread.start()
+        if wait:
+            self.finish()
 
     @property
-    def busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def in_flight(self) -> bool:
+        """Whether a save has been begun and not been waited for: alike on all ranks, also when it is through."""
+        return self._writing is not None
 
     def finish(self) -> None:
-        """Wait for the save in flight.
+        """Wait for the save in flight. All ranks call it alike.
 
         Raises:
-            SaveFailed: it failed.
+            SaveFailed: it failed, or its writer hangs and was given up.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise SaveFailed(str(error)) from error
+        if (writing := self._writing) is None:
+            return
+        while True:
+            writing.join(POLL)
+            state = DONE if not writing.is_alive() else HUNG if writing.idle() > self.patience else ALIVE
+            worst = maximum(state)
+            if worst == DONE:
+                break
+            if worst == HUNG:
+                self._give_up(writing)
+                break
+        self._writing = None
+        if writing.error is not None:
+            raise SaveFailed(str(writing.error)) from writing.error
 
-    def _run(self, job: "_Job") -> None:
+    def close(self) -> None:
+        """Wait for the save in flight where the other ranks may be gone, for as long as it advances.
+
+        Raises:
+            SaveFailed: as `finish`.
+        """
+        writing, self._writing = self._writing, None
+        while writing is not None and writing.is_alive():
+            writing.join(POLL)
+            if writing.idle() > self.patience:
+                writing.give_up(self.patience)
+                break
+        if writing is not None and writing.error is not None:
+            raise SaveFailed(str(writing.error)) from writing.error
+
+    def _give_up(self, writing: "_Writing") -> None:
+        """Leave a hanging writer with what it has: its buffers, group and folder are no one else's from now on."""
+        writing.give_up(self.patience)
+        self.must_wait = True
+        self._open()
+
+    # ------------------------------------------------------------------------------------------------ in the thread
+    def _run(self, job: "_Job", writing: "_Writing") -> None:
         try:
-            self._write(job)
-        except Exception as error:  # every kind: it is handed to the training thread
-            self._error = error
+            self._write(job, writing, self._group)
+        except BaseException as error:  # every kind: it is handed to the training thread
+            writing.error = writing.error or error
 
-    def _write(self, job: "_Job") -> None:
-        folder = self._agree_on_folder(job.payload.step)
-        written = self._collect(lambda: job.write_files(folder, self.ranks))
-        entries = [entry for of_rank in written for entry in of_rank]
-        self._collect(lambda: self._commit(job, folder, entries) if self.ranks.is_main else None)
+    def _write(self, job: "_Job", writing: "_Writing", group: Any) -> None:
+        def collect(act: Callable[[], Any]) -> list[Any]:
+            return self._collect(act, writing, group)
 
-    def _agree_on_folder(self, step: int) -> Path:
-        folders = self._collect(lambda: self.store.begin(step) if self.ranks.is_main else None)
-        assert folders[0] is not None
-        return folders[0]
+        main = self.ranks.is_main
+        folder: Path = collect(lambda: self.store.begin(job.payload.step) if main else None)[0]
+        try:
+            written = collect(lambda: job.write_files(folder, self.ranks, writing.advance))
+            entries = [entry for of_rank in written for entry in of_rank]
+            collect(lambda: self._commit(job, folder, entries, writing.advance) if main else None)
+        except Exception:
+            if main:
+                self.store.discard(folder)
+            raise
 
-    def _commit(self, job: "_Job", folder: Path, entries: list[FileEntry]) -> None:
+    def _commit(
+        self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]
+    ) -> None:
         entries = sorted(entries + job.write_global(folder), key=lambda entry: entry.name)
-        payload = job.payload
-        self.store.commit(folder, _with_files(payload.manifest, entries))
-        if payload.is_best:
-            self.store.link(BEST, self.store.path(payload.step).name)
-        best = self.store.linked(BEST)
-        for step in self.retention.to_remove(self.store.steps(), payload.step, () if best is None else (best,)):
-            self.store.remove(step)
+        self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
+        self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
-    def _collect(self, act: Callable[[], Any]) -> list[Any]:
+    def _collect(self, act: Callable[[], Any], writing: "_Writing", group: Any) -> list[Any]:
         """Do something on each rank, and know on each whether it worked on all.
 
         Raises:
             SaveFailed: it failed somewhere.
         """
         try:
+            writing.advance()
             mine: tuple[Any, str | None] = (act(), None)
         except Exception as error:
             mine = (None, f"rank {self.ranks.rank}: {type(error).__name__}: {error}")
         answers = [mine]
-        if self._group is not None:
+        if group is not None:
             answers = [mine] * self.ranks.world_size
-            dist.all_gather_object(answers, mine, group=self._group)
+            with writing.waiting_for_others():
+                dist.all_gather_object(answers, mine, group=group)
         if problems := [problem for _, problem in answers if problem]:
             raise SaveFailed("; ".join(problems))
         return [value for value, _ in answers]
+
+
+POLL = 1.0
+"""Seconds between two looks at a writer that is waited for."""
+DONE, ALIVE, HUNG = 0, 1, 2
+
+
+class _Writing:
+    """A save in flight, as the training thread sees it."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self._given_up = False
+        self._at = time.monotonic()
+        self._waits = False
+
+    def is_alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def join(self, timeout: float) -> None:
+        if self.thread is not None:
+            self.thread.join(timeout)
+
+    def idle(self) -> float:
+        """Seconds since this rank's writer has got on with work of its own."""
+        return 0.0 if self._waits else time.monotonic() - self._at
+
+    def advance(self) -> None:
+        """In the thread: it lives.
+
+        Raises:
+            Abandoned: nobody waits for it any more; a later save may be complete.
+        """
+        if self._given_up:
+            raise Abandoned("this save was given up")
+        self._at = time.monotonic()
+
+    def give_up(self, patience: float) -> None:
+        self._given_up = True
+        self.error = TimeoutError(
+            f"its writer has hung for {patience:g} s and is left alone; from now on training waits for each save"
+        )
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Here the others may hang, not this rank."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._at = time.monotonic()
+            self._waits = False
 
 
 Tree = tuple[Any, dict[str, torch.Tensor]]
@@ -165,7 +267,7 @@ class _Job:
         own = {k: {name: copies[f"{k}:{name}"] for name in group} for k, group in groups.items()}
         self.tensors, self.rank, self.whole = own["t"], (self.rank[0], own["r"]), (self.whole[0], own["g"])
 
-    def write_files(self, folder: Path, ranks: Ranks) -> list[FileEntry]:
+    def write_files(self, folder: Path, ranks: Ranks, advanced: Callable[[], None]) -> list[FileEntry]:
         """This rank's: the shard and the rank's state, or what the strategy writes itself."""
         rank = ranks.rank
         entries = [write_json(folder / f"rank-{rank:05d}.json", self.rank[0])]
@@ -178,7 +280,7 @@ class _Job:
             entries += [hash_file(path, str(path.relative_to(folder))) for path in new]
         if self.tensors:
             name = f"shard-{rank:05d}.safetensors"
-            entries.append(write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts))
+            entries.append(write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts, advanced))
         return entries
 
     def write_global(self, folder: Path) -> list[FileEntry]:
@@ -190,7 +292,3 @@ class _Job:
 
 def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-
-
-def _with_files(manifest: Manifest, files: list[FileEntry]) -> Manifest:
-    return replace(manifest, files=files)

@@ -9,14 +9,14 @@ ranks says in the header's metadata where it lies in the whole.
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from launcher.checkpoint.files import FileEntry, write_file
+from launcher.checkpoint.files import FileEntry, nothing, write_file
 from launcher.strategies.base import Part
 
 DTYPES = {
@@ -35,12 +35,16 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Part] | None = None
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    parts: Mapping[str, Part] | None = None,
+    advanced: Callable[[], None] = nothing,
 ) -> FileEntry:
     """Write CPU tensors.
 
     Args:
         parts: for those that are a piece of a sharded tensor, where they lie.
+        advanced: see `write_file`.
     Raises:
         OSError: see `write_file`.
     """
@@ -60,7 +64,7 @@ def write_tensors(
         yield struct.pack("<Q", len(text)) + text
         yield from buffers
 
-    return write_file(path, stream())
+    return write_file(path, stream(), advanced)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.checkpoint.files import fsync_folder
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
 
 STEP = re.compile(r"step-(\d{8,})$")
 LATEST, BEST = "latest", "best"
@@ -25,6 +26,7 @@ class CheckpointStore:
     def __init__(self, root: Path, logger: logging.Logger | None = None):
         self.root = root
         self.logger = logger or logging.getLogger("launcher.checkpoint")
+        self._begun = 0
 
     def steps(self) -> list[int]:
         """Steps that have a folder with a manifest, in order; whether it verifies is not asked."""
@@ -37,27 +39,63 @@ class CheckpointStore:
         return self.root / step_name(step)
 
     def begin(self, step: int) -> Path:
-        """An empty hidden folder to write into."""
-        folder = self.root / f"{TEMPORARY}{step_name(step)}"
+        """An empty hidden folder to write into. Each has a name of its own: a writer that was given up and wakes up
+        later must not meet its successor."""
+        if not self.root.is_dir():
+            self.root.mkdir(parents=True)
+            fsync_folder(self.root.parent)
+        self._begun += 1
+        folder = self.root / f"{TEMPORARY}{step_name(step)}-{self._begun}"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir()
         return folder
 
-    def commit(self, folder: Path, manifest: Manifest) -> Path:
-        """Make a written folder the checkpoint of its step. Killed at any call in here, the one before stays whole."""
+    def discard(self, folder: Path) -> None:
+        """Remove what a failed save has written: on a full disk the next one needs the room."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
+        """Make a written folder the checkpoint of its step. Killed at any call in here, the one before stays whole.
+
+        Args:
+            check: called before the checkpoint gets its name; raises if it must not have it any more.
+        Raises:
+            OSError: it is not committed, and what was there before stands.
+        """
         manifest.write(folder)
         fsync_folder(folder)
         final = self.path(manifest.step)
         replaced = self.root / f"{REPLACED}{final.name}"
+        check()
         if final.exists():
             # Two renames: between them the old one has another name, which `recover` knows.
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
-        os.rename(folder, final)
+        try:
+            os.rename(folder, final)
+        except OSError:
+            if replaced.exists():
+                os.rename(replaced, final)
+            raise
         fsync_folder(self.root)
-        self.link(LATEST, final.name)
-        shutil.rmtree(replaced, ignore_errors=True)
         return final
+
+    def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
+        """After a commit: the links, and the end of what is not kept. The checkpoint is durable by now, so a failure in
+        here is told and no more. Nothing is deleted unless the new one has all its files.
+        """
+        final = self.path(step)
+        try:
+            self.link(LATEST, final.name)
+            if is_best:
+                self.link(BEST, final.name)
+            verify(final, hashes=False)
+            shutil.rmtree(self.root / f"{REPLACED}{final.name}", ignore_errors=True)
+            best = self.linked(BEST)
+            for old in retention.to_remove(self.steps(), step, () if best is None else (best,)):
+                self.remove(old)
+        except (OSError, CorruptCheckpoint) as error:
+            self.logger.error("Checkpoint %s is written, but tidying up after it failed: %s", final.name, error)
 
     def link(self, name: str, target: str) -> None:
         """Point `latest` or `best` somewhere, atomically."""
@@ -88,6 +126,8 @@ class CheckpointStore:
                     os.rename(entry, final)
             elif entry.name.startswith(TEMPORARY):
                 entry.unlink() if entry.is_symlink() else shutil.rmtree(entry, ignore_errors=True)
+        if (steps := self.steps()) and self.linked(LATEST) != steps[-1]:
+            self.link(LATEST, step_name(steps[-1]))
 
     def newest_valid(self, accept: Callable[[int], bool] = lambda step: True) -> tuple[Path, Manifest] | None:
         """The newest checkpoint that verifies. Those newer that do not are set aside and reported.
@@ -101,7 +141,10 @@ class CheckpointStore:
         for step in reversed([s for s in self.steps_with_broken() if accept(s)]):
             folder = self.path(step)
             try:
-                return folder, verify(folder)
+                manifest = verify(folder)
+                if problems:
+                    self.link(LATEST, folder.name)
+                return folder, manifest
             except CorruptCheckpoint as error:
                 problems.append(str(error))
                 aside = self.set_aside(folder)

@@ -46,7 +46,7 @@ def work(folder: Any) -> Any:
 
     config, hydra = thaw(folder)
     if hydra is not None:
-        HydraConfig.instance().set_config(hydra)
+        HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` asks for Hydra's typed node
     alone = not join_ranks()
 
     def job() -> Any:

@@ -39,9 +39,7 @@ class Script:
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.node"]
-        srun = shlex.join(
-            ["srun", "--unbuffered", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task]
-        )
+        srun = shlex.join(["srun", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
         return "\n".join(
             [
                 f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs))})',

@@ -43,7 +43,7 @@ class SlurmDispatch:
         tasks_per_node: ranks on each node; null: one for each GPU, one without GPUs.
         cpus_per_task: null: what the cluster gives by default.
         mem: of a node, e.g. 32G; null: the cluster's default.
-        time: limit of one start, in minutes or as 1-12:00:00; null: the partition's. A run that needs longer is requeued.
+        time: limit of one start, in minutes or as 1-12:00:00; null: the partition's. A longer run is requeued.
         partition, account, qos, constraint, exclude: as in sbatch; null: the cluster's default.
         array_parallelism: so many runs of a sweep at once; null: as many as the cluster lets run.
         signal_delay: seconds before the time limit at which the run saves and requeues itself.
@@ -160,6 +160,20 @@ class SlurmDispatch:
         outputs = Path(str(first.run.dir)).parent.parent
         runs = [Run(job.label, RunFolder(outputs / job.run), lambda job=job: job.config, job.overrides) for job in jobs]  # type: ignore[misc]
         return self._submit(runs, lambda config: config.hydra, first)
+
+    def again(self, folders: Sequence[RunFolder]) -> None:
+        """Submit runs that were submitted before, as they were frozen then.
+
+        Raises:
+            ConfigError: they cannot be submitted.
+        """
+        frozen = {str(folder): submission.thaw(folder) for folder in folders}
+        hydra = {str(config.run.dir): node.hydra if node is not None else None for config, node in frozen.values()}
+        runs = [
+            Run(f"{config.run.name}/{config.run.id}", folder, lambda config=config: config)  # type: ignore[misc]
+            for folder, (config, _) in zip(folders, frozen.values(), strict=True)
+        ]
+        self._submit(runs, lambda config: hydra[str(config.run.dir)], runs[0].compose())
 
     def _submit(self, runs: list[Run], hydra: Callable[[DictConfig], Any], first: DictConfig) -> list[JobReturn]:
         import_submitit()

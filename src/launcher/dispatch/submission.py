@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.dispatch.scheduler import QueuedJob
 from launcher.folder import RunFolder
@@ -35,10 +35,10 @@ def freeze(config: DictConfig, hydra: DictConfig | None) -> RunFolder:
     Raises:
         OSError: the folder cannot be written.
     """
-    plain = _without_hydra(config)
+    plain = _resolved(config)
     folder = RunFolder(plain["run"]["dir"])
     folder.create()
-    node: Any = None if hydra is None else OmegaConf.to_container(hydra, resolve=False)
+    node: Any = None if hydra is None else OmegaConf.to_container(hydra, resolve=False, enum_to_str=True)
     replace_file(folder.path / FROZEN, json.dumps({"config": plain, "hydra": node}, default=str).encode())
     folder.hydra.mkdir(exist_ok=True)
     _dump(folder.hydra / "config.yaml", plain)
@@ -60,13 +60,14 @@ def thaw(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
     return OmegaConf.create(saved["config"]), hydra
 
 
-def _without_hydra(config: DictConfig) -> dict[str, Any]:
-    if "hydra" in config:
-        config = config.copy()
-        with open_dict(config):
-            del config["hydra"]
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    return dict(plain)
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers. Hydra's node is left out only now: a run's name is made of its choices."""
+    plain: dict[str, Any] = {}
+    for key in (str(key) for key in config if key != "hydra"):
+        value = config[key]
+        is_node = OmegaConf.is_config(value)
+        plain[key] = OmegaConf.to_container(value, resolve=True, enum_to_str=True) if is_node else value
+    return plain
 
 
 def _dump(path: Path, value: Any) -> None:

@@ -16,6 +16,8 @@ def task(config: DictConfig) -> Any:
         ConfigError: the configuration is at fault; nothing was written.
         signals.Stop: a signal came before anything was begun, or ended the run.
     """
+    if not signals.installed():  # sent elsewhere by a launcher of Hydra's, whose own handlers stand there
+        signals.install()
     schema.validate(config)
     alone = not join_ranks()  # several ranks must leave together: they look once they can agree
     dispatch = instantiate(config.dispatch, _recursive_=False)

@@ -34,6 +34,7 @@ def main() -> None:
     told, code = work(folder)
     told["time"] = time.monotonic()
     path = folder / f"rank-{os.environ['RANK']}.json"
+    signals.ignore()
     path.write_text(json.dumps(told, default=str))
     sys.stdout.flush()
     if told["kind"] == "failed":

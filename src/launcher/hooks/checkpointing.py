@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +10,13 @@ from launcher import distributed, signals
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
-from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.store import BEST, CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.best import Best
 from launcher.seeding import fresh_rng, rng_state
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class CheckpointingHook(BaseHook):
@@ -31,14 +30,18 @@ class CheckpointingHook(BaseHook):
         path: relative to the workspace.
         load: "auto" or "latest": go on from the newest whole checkpoint, if there is one; "must": there has to be one;
             "never": refuse to start over one; None: do not look; else the folder of a checkpoint.
-        exit_signals: handled by this hook; None: those that `launcher.signals.install` was told, if any.
+        exit_signals: handled by this hook too, by name or number; None: those that `launcher.signals.install` was told,
+            if any.
         exit_code: "128+signal" or a number.
         exit_wait: seconds (or a timedelta) to wait before leaving, for a scheduler that is to see a time-out.
         asynchronous: training waits for a copy to host memory, not for the disk.
+        write_timeout: seconds without a byte written after which a writer is given up. The save has failed then, and
+            training waits for each later one.
         best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
         best_mode: whether less or more is better.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
+        ConfigError: an unknown signal.
     """
 
     def __init__(
@@ -49,10 +52,11 @@ class CheckpointingHook(BaseHook):
         keep_steps: list[int] | None = None,
         path: str | Path = "checkpoints",
         load: str | Path | None = "latest",
-        exit_signals: signal.Signals | list[signal.Signals] | None = None,
-        exit_code: str | int = "128+signal",
+        exit_signals: signal.Signals | str | int | list[signal.Signals | str | int] | None = None,
+        exit_code: Literal["128+signal"] | int = "128+signal",
         exit_wait: NonNegativeFloat | timedelta = 0.0,
         asynchronous: bool = True,
+        write_timeout: PositiveFloat = 600.0,
         best_metric: str | None = None,
         best_mode: Literal["min", "max"] = "min",
     ):
@@ -63,15 +67,17 @@ class CheckpointingHook(BaseHook):
         self.interval = interval
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
         self.path, self.load = Path(path), load
-        self.exit_signals, self.exit_code = _as_list(exit_signals), exit_code
+        self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
         self.exit_wait = exit_wait.total_seconds() if isinstance(exit_wait, timedelta) else exit_wait
-        self.asynchronous = asynchronous
+        self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode) if best_metric else None
         self.texts: dict[str, str] = {}
         """Further small files for each checkpoint: the composition root adds the resolved configuration."""
         self.resumed_from: Path | None = None
         self.saved_at = -1
         self._improved = False
+        self._best_saved: dict[str, Any] | None = None
+        self._best_in_flight: dict[str, Any] | None = None
 
     # -------------------------------------------------------------------------------------------------- the way back
     def on_start(self, trainer: Any) -> None:
@@ -79,7 +85,7 @@ class CheckpointingHook(BaseHook):
             signals.install(self.exit_signals)
         root = (trainer.workspace or Path()) / self.path
         self.store = CheckpointStore(root, trainer.logger)
-        self.saver = Saver(self.store, trainer.strategy.ranks, self.retention)
+        self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
         found = self._agreed_choice(trainer)
         if found is None:
             return
@@ -153,6 +159,9 @@ class CheckpointingHook(BaseHook):
         hooks = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
         for hook in trainer.hooks:
             hook.on_load_state_dict(trainer, hooks)
+        if trainer.strategy.ranks.is_main and self.best is not None and self.best.value is not None:
+            if self.best.step == trainer.step and stored.path.parent == self.store.root:
+                self.store.link(BEST, stored.path.name)  # if it was killed before it had linked its newest
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return
@@ -163,6 +172,7 @@ class CheckpointingHook(BaseHook):
     def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
         if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
+            self._best_saved = self.best.state()
 
     # ------------------------------------------------------------------------------------------------------- when
     def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
@@ -174,32 +184,36 @@ class CheckpointingHook(BaseHook):
 
     def on_step_boundary(self, trainer: Any) -> None:
         signum = trainer.stop_signal
-        if trainer.step > 0 and trainer.step != self.saved_at and self._is_due(trainer, signum):
-            self._save(trainer, wait=bool(signum) or trainer.is_last_step)
+        ends = bool(signum) or trainer.is_last_step
+        if ends:
+            self._await(trainer)  # if it was this step's, and failed, there is another try
+        if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer.step)):
+            self._save(trainer, wait=ends)
         if signum:
-            self._await(trainer, must=True)
             self._leave(trainer, signum)
 
-    def _is_due(self, trainer: Any, signum: int) -> bool:
-        step = trainer.step
-        at_interval = step % self.interval == 0 or self.retention.is_kept(step)
-        return at_interval or bool(signum) or self._improved or trainer.is_last_step
+    def _is_due(self, step: int) -> bool:
+        return step % self.interval == 0 or self.retention.is_kept(step) or self._improved
 
     def _save(self, trainer: Any, wait: bool) -> None:
-        self._await(trainer, must=False)
+        """Raises TrainingError if `wait`, and it failed."""
+        self._await(trainer)
         payload = self._payload(trainer)
-        self._improved = False
+        if self._improved and self.best is not None:
+            self._improved, self._best_in_flight = False, self.best.state()
         started = time.perf_counter()
         try:
             self.saver.save(payload, wait=wait or not self.asynchronous)
-            self.saved_at = trainer.step
         except SaveFailed as error:
-            self._report(trainer, error, must=wait)
-        trainer.logger.info(
-            "Step %d: checkpoint %s after %.2f s.",
-            trainer.step, "saved" if wait or not self.asynchronous else "copied, being written",
-            time.perf_counter() - started,
-        )  # fmt: skip
+            self._report(trainer, error)
+            if wait:
+                raise TrainingError(f"The checkpoint of step {trainer.step} could not be written: {error}") from error
+            return
+        self.saved_at = trainer.step
+        if not self.saver.in_flight:
+            self._await(trainer)
+        done = "copied, being written" if self.saver.in_flight else "saved"
+        trainer.logger.info("Step %d: checkpoint %s after %.2f s.", trainer.step, done, time.perf_counter() - started)
 
     def _payload(self, trainer: Any) -> Payload:
         strategy = trainer.strategy
@@ -235,16 +249,20 @@ class CheckpointingHook(BaseHook):
             state_dict["checkpointing"] = {"best": self.best.state()}
 
     # ------------------------------------------------------------------------------------------------ ends
-    def _await(self, trainer: Any, must: bool) -> None:
+    def _await(self, trainer: Any, finish: str = "finish") -> None:
+        """Wait for the save in flight. If it failed that is told, and the next one is made sooner or later."""
         try:
-            self.saver.finish()
+            getattr(self.saver, finish)()
         except SaveFailed as error:
-            self.saved_at = -1
-            self._report(trainer, error, must)
+            self._report(trainer, error)
+        else:
+            self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
 
-    def _report(self, trainer: Any, error: SaveFailed, must: bool) -> None:
-        if must:
-            raise TrainingError(f"The checkpoint of step {trainer.step} could not be written: {error}") from error
+    def _report(self, trainer: Any, error: SaveFailed) -> None:
+        self.saved_at = -1
+        if self._best_in_flight is not None and self.best is not None and not self._improved:
+            self.best.load(self._best_saved or {**self._best_in_flight, "value": None})  # what is best has to be there
+        self._best_in_flight = None
         trainer.logger.error(
             "The checkpoint could not be written: %s. Training goes on; the one before stands, and the next interval "
             "tries again.", error,
@@ -256,15 +274,25 @@ class CheckpointingHook(BaseHook):
             time.sleep(self.exit_wait)
         raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
 
-    def on_after_train(self, trainer: Any) -> None:
-        self._await(trainer, must=True)
-
     def on_close(self, trainer: Any) -> None:
         if getattr(self, "saver", None) is not None:
-            self._await(trainer, must=False)
+            self._await(trainer, "close")
 
 
-def _as_list(given: signal.Signals | Iterable[signal.Signals] | None) -> list[signal.Signals]:
+def signal_list(given: Any) -> list[signal.Signals]:
+    """Signals by themselves, by name (`SIGUSR1`, `USR1`) or by number, one or several.
+
+    Raises:
+        ConfigError: there is no such signal.
+    """
     if given is None:
         return []
-    return [given] if isinstance(given, signal.Signals) else list(given)
+    found = []
+    for one in [given] if isinstance(given, (str, int)) else given:
+        try:
+            is_name = isinstance(one, str)
+            found.append(signal.Signals["SIG" + one.upper().removeprefix("SIG")] if is_name else signal.Signals(one))
+        except (KeyError, ValueError):
+            key = "hooks.checkpointing.exit_signals"
+            raise ConfigError(f"{key}={one}: is no signal; e.g. {key}=[SIGUSR1].") from None
+    return found

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import ConfigError
-from launcher.runs import digest, listing, logs, show
+from launcher.runs import cancel, digest, listing, logs, retry, show
 from launcher.wording import hint
 
-VERBS = {"list": listing, "show": show, "logs": logs, "digest": digest}
+VERBS = {"list": listing, "show": show, "logs": logs, "cancel": cancel, "retry": retry, "digest": digest}
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from launcher.dispatch.scheduler import QueuedJob
+from launcher.dispatch.scheduler import QueuedJob, queue
 from launcher.dispatch.submission import ticket
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
@@ -73,6 +73,11 @@ class Run:
         return str(found or last) if found or last else None
 
     @property
+    def waits_for(self) -> str | None:
+        """Why its job does not run yet, in SLURM's word (Resources, Priority, BeginTime)."""
+        return self.job.reason if self.job is not None and self.job.is_pending else None
+
+    @property
     def node(self) -> str | None:
         """Where it runs, or ran last."""
         if self.job is not None and self.job.nodes:
@@ -125,11 +130,19 @@ class Run:
             return None
 
 
-def join_queue(runs: Iterable[Run], queue: Mapping[str, QueuedJob] | None) -> None:
+def join_queue(runs: Iterable[Run], jobs: Mapping[str, QueuedJob] | None) -> None:
     """Tell each run its job in SLURM's queue (see `scheduler.queue`); nothing where that is None."""
-    for run in runs if queue is not None else ():
+    for run in runs if jobs is not None else ():
         run.queue_known = True
-        run.job = (queue or {}).get(run.job_id or "")
+        run.job = (jobs or {}).get(run.job_id or "")
+        run.__dict__.pop("state", None)
+
+
+def ask_queue(runs: Iterable[Run]) -> None:
+    """One call of squeue for all runs; none where no run has a job that could be in the queue."""
+    open_runs = [run for run in runs if run.record.get("state") != "completed" and run.job_id]
+    if open_runs:
+        join_queue(open_runs, queue())
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

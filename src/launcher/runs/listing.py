@@ -1,7 +1,7 @@
 """The runs as a table: in what they differ, their state, step, loss, attempts and age.
 
-A run whose record says `running` while its process is gone is shown as `stale`: the same command goes on
-with it.
+A run whose record says `running` while its process is gone, or `queued` while SLURM knows no job of it, is shown as
+`stale`: the same command goes on with it. SLURM's queue is asked once, whatever the number of runs.
 """
 
 import argparse
@@ -14,10 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.runs.compare import differences, select
-from launcher.runs.find import Run, began, find_runs
+from launcher.runs.find import Run, ask_queue, began, find_runs
 from launcher.runs.words import Page, duration, number, progress, seconds_of
 
-COLORS = {"running": "green", "completed": "blue", "failed": "red", "damaged": "red", "stale": "yellow"}
+COLORS = {
+    "running": "green",
+    "completed": "blue",
+    "failed": "red",
+    "damaged": "red",
+    "stale": "yellow",
+    "preempted": "yellow",
+    "queued": "cyan",
+    "cancelled": "magenta",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    runs = select(find_runs(arguments.outputs), arguments.words)
+    runs = find_runs(arguments.outputs)
+    ask_queue(runs)
+    runs = select(runs, arguments.words)
     if arguments.json:
         print(
             json.dumps(
@@ -58,6 +69,9 @@ def table(runs: list[Run], now: float) -> Table:
         found.add_column("differs in", overflow="fold", ratio=1 if sys.stdout.isatty() else None)
     for heading in ("state", "step/max", "loss", "best", "attempts", "age"):
         found.add_column(heading, no_wrap=True, justify="left" if heading == "state" else "right")
+    jobs = any(run.job_id for run in runs)
+    for heading in ("job", "node", "waits for") if jobs else ():
+        found.add_column(heading, no_wrap=True)
     for run, differs in zip(runs, differing, strict=True):
         record = run.record
         cells: list[Text] = [Text(run.name), Text(run.id)]
@@ -71,6 +85,8 @@ def table(runs: list[Run], now: float) -> Table:
             Text(str(len(run.attempts))),
             Text(age(run, now)),
         ]
+        if jobs:
+            cells += [Text(run.job_id or "-"), Text(run.node or "-"), Text(run.waits_for or "-")]
         found.add_row(*cells)
     return found
 
@@ -89,6 +105,10 @@ def summary(run: Run, differs: dict[str, str]) -> dict[str, Any]:
         "name": run.name,
         "state": run.state,
         "folder": str(run.folder.path),
+        "job_id": run.job_id,
+        "node": run.node,
+        "job_state": run.job.state if run.job is not None else None,
+        "waits_for": run.waits_for,
         "differs": differs,
         "choices": run.choices,
         "overrides": run.overrides,

@@ -1,4 +1,4 @@
-"""What a run wrote: the log of rank 0, or of another rank."""
+"""What a run wrote: the log of rank 0, of another rank, or of its SLURM job."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.runs.find import Run, find_run
+from launcher.runs.find import Run, ask_queue, find_run
 
 PAUSE = 0.3  # seconds between two looks at a growing file
 
@@ -18,34 +18,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on printing until the run ends")
     parser.add_argument("-n", "--lines", type=int, metavar="N", help="the last N lines only")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank whose log is meant (default: 0)")
+    parser.add_argument("--slurm", action="store_true", help="all that the newest SLURM job printed, srun's words too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     found = find_run(arguments.run, arguments.outputs)
-    path = log_path(found, arguments.rank)
+    wait = Patience(found.folder.path)
+    while arguments.follow and not any(found.folder.logs.glob("*.log")) and not wait.over():  # queued
+        time.sleep(PAUSE)
+    path = log_path(found, arguments.rank, arguments.slurm)
     if arguments.lines is not None and arguments.lines < 0:
         raise ConfigError(f"--lines={arguments.lines}: should be 0 or more.")
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
     position += copy(path, position)
     if arguments.follow:
-        for text in growth(path, position, lambda: is_over(found.folder.path)):
+        for text in growth(path, position, wait.over):
             emit(text)
     return 0
 
 
-def log_path(run: Run, rank: int) -> Path:
-    """The log that is meant. Raises ConfigError naming the logs that there are."""
+def log_path(run: Run, rank: int, slurm: bool = False) -> Path:
+    """The log that is meant: where a run has begun none of its own, its SLURM job's. Raises ConfigError naming the logs
+    that there are."""
     path = run.folder.log_path(rank)
-    if path.is_file():
+    if path.is_file() and not slurm:
         return path
+    jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda one: one.stat().st_mtime)
+    if jobs and (slurm or rank == 0):
+        return jobs[-1]
     there = sorted(entry.name for entry in run.folder.logs.glob("*.log"))
     has = f"it has {', '.join(there)}" if there else "it has no logs"
+    if slurm:
+        raise ConfigError(f"--slurm: {run.name}/{run.id} has no log of a SLURM job; {has}.")
     raise ConfigError(f"--rank={rank}: {run.name}/{run.id} has no {path.name}; {has}.")
 
 
-def is_over(path: Path) -> bool:
-    """Whether nobody is on the run (any more)."""
-    return Run.read(path).state not in ("running", "queued")
+class Patience:
+    """Whether a run is over: nobody is on it, and no job of it waits in SLURM's queue, which is asked now and then."""
+
+    def __init__(self, path: Path, pause: float = 10.0):
+        self.path, self.pause = path, pause
+        self._asked = float("-inf")
+        self._in_queue = False
+
+    def over(self) -> bool:
+        run = Run.read(self.path)
+        if run.state == "completed":
+            return True
+        if run.state == "running":
+            return False
+        if run.job_id and time.monotonic() - self._asked > self.pause:
+            ask_queue([run])
+            self._asked, self._in_queue = time.monotonic(), run.job is not None
+        return not self._in_queue
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from launcher import distributed
@@ -21,7 +22,8 @@ class DdpStrategy(NativeStrategy):
 
     Args:
         find_unused_parameters: some parameters get no gradient in some steps; costs a walk over the graph each step.
-        static_graph: the same parameters are used in every step, so DDP may plan ahead.
+        static_graph: the same parameters are used in every step, so DDP may plan ahead; gradients are then exchanged
+            with each micro-batch.
         bucket_cap_mb: MiB of gradients that are exchanged at once.
         gradient_as_bucket_view: gradients live in the buckets, which saves a copy of them.
         broadcast_buffers: before each forward pass that exchanges gradients, all take rank 0's buffers.
@@ -64,14 +66,23 @@ class DdpStrategy(NativeStrategy):
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"  # its older name
-        wrapped = DistributedDataParallel(model, device_ids=ids, **{buffers: self.broadcast_buffers}, **self.options)
+        options = {**self.options, buffers: self.broadcast_buffers}
+        wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-            wrapped.register_comm_hook(None, bf16_compress_hook)
-        self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate else None
+            wrapped.register_comm_hook(None, average_in_bf16)
+        # A static graph is learnt from the first backward pass, which must have the exchange in it.
+        is_static = self.options["static_graph"]
+        self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate and not is_static else None
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         return NULL if enabled or self._no_sync is None else self._no_sync()
+
+
+def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL alone."""
+    gradients = bucket.buffer()
+    compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
+    work: Any = dist.all_reduce(compressed, async_op=True)
+    return work.get_future().then(lambda done: gradients.copy_(done.value()[0]))

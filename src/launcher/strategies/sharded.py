@@ -63,6 +63,7 @@ def like(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return DTensor.from_local(zeros, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
+@torch.no_grad()
 def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
     """Fill `target` from a whole plain tensor, of a DTensor this rank's piece."""
     piece = local(target)

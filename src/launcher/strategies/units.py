@@ -8,8 +8,10 @@ MIN_PARAMS = 100_000
 """Of the size rule, where neither the model nor the user says anything."""
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
 """What is gathered at its call must be called."""
-USED_FROM_OUTSIDE = (nn.Embedding, nn.NonDynamicallyQuantizableLinear)
-"""Modules whose weights others use without calling them: an output layer tied to the embedding, attention's projection."""
+USED_FROM_OUTSIDE = (nn.Embedding,)
+"""Modules whose weights others may use without calling them, as an output layer that is tied to the embedding."""
+OF_ONE_PIECE = (nn.MultiheadAttention,)
+"""Modules that use their children's weights without calling the children."""
 
 
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
@@ -33,8 +35,11 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
     """Add the units within a module and perhaps itself; returns how many of its parameters are in none."""
-    left = sum(_collect(child, smallest, uses, units) for child in module.children())
-    left += sum(p.numel() for p in module._parameters.values() if p is not None)
+    if isinstance(module, OF_ONE_PIECE):
+        left = sum(p.numel() for p in module.parameters())
+    else:
+        left = sum(_collect(child, smallest, uses, units) for child in module.children())
+        left += sum(p.numel() for p in module._parameters.values() if p is not None)
     if left < smallest or isinstance(module, NEVER_CALLED + USED_FROM_OUTSIDE) or module in units:
         return left
     within = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)

@@ -1,0 +1,295 @@
+"""Saves that die, fail, or hang: the checkpoint before stands, training goes on, and nothing of it is silent."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.distributed import Ranks
+from runner import ENVIRONMENT, final_state, launch, record, run_folder, stop_at
+
+RUN = (
+    "model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.evaluation.interval=0",
+    "hooks.checkpointing.interval=10", "hooks.progress.interval=10",
+)  # fmt: skip
+
+
+def broken(**how: object) -> str:
+    arguments = ",".join(f"{key}:{value}" for key, value in how.items())
+    return f"+tracker.broken={{_target_:broken_disk.BrokenDisk,{arguments}}}"
+
+
+def steps(outputs: Path) -> list[int]:
+    return CheckpointStore(run_folder(outputs) / "checkpoints").steps()
+
+
+# ------------------------------------------------------------------------------------------------------------- killed
+def crash(how: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("crash.py")
+    return subprocess.run(
+        [sys.executable, str(script), how], env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.parametrize("how", ["kill", "torn", "power"])
+def test_killed_at_every_call(how: str) -> None:
+    """First, second, threaded, repeated, pruning saves: afterwards the newest is the one before or the new one, whole."""
+    done = crash(how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("0 wrong") == 5
+
+
+def test_without_fsync_a_power_cut_would_show() -> None:
+    done = crash("power-without-fsync")
+    assert done.returncode == 1 and "corrupt" in done.stdout, done.stdout + done.stderr
+
+
+def test_order_of_a_save() -> None:
+    """Each file is fsynced before the manifest is begun, the manifest and its folder before the rename, then the parent."""
+    done = crash("calls")
+    assert done.returncode == 0, done.stderr
+    calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    folder = ".tmp-step-00000010-1"
+    manifest = calls.index(("open", f"{folder}/manifest.json"))
+    written = {path for name, path in calls if name == "write"}
+    assert len(written) == 7
+    for path in written - {f"{folder}/manifest.json"}:
+        last_write = max(i for i, call in enumerate(calls) if call == ("write", path))
+        assert last_write < calls.index(("fsync", path)) < manifest
+    order = [("fsync", f"{folder}/manifest.json"), ("fsync", folder), ("rename", folder), ("replace", ".tmp-latest")]
+    places = [calls.index(call) for call in order]
+    assert places == sorted(places)
+    assert calls[places[2] + 1][0] == "fsync" and "/" not in calls[places[2] + 1][1].removeprefix("/dev/shm/tmp")
+
+
+def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    saver(store).save(payload(1, torch.ones(100)), wait=True)
+    shard = store.path(1) / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(CorruptCheckpoint, match="checksum"):
+        verify(store.path(1))
+    verify(store.path(1), hashes=False)
+
+
+# -------------------------------------------------------------------------------------------------- failing in a run
+@pytest.mark.parametrize(
+    ("call", "how", "first", "last"),
+    [("open", "EACCES", 10, 10), ("fsync", "EIO", 20, 20), ("write", "ENOSPC", 10, 25), ("rename", "EIO", 20, 20)],
+)
+def test_training_goes_on_and_tries_again(tmp_path: Path, call: str, how: str, first: int, last: int) -> None:
+    done = launch(tmp_path, *RUN, broken(first=first, last=last, call=call, how=how), "hooks.checkpointing.keep_previous=9")
+    assert done.returncode == 0, done.output
+    assert "could not be written: rank 0: " in done.output and "Traceback" not in done.output
+    failed = [step for step in (10, 20, 30, 40) if first <= step <= last]
+    assert [step for step in (10, 20, 30, 40) if step not in steps(tmp_path)] == failed
+    assert not list((run_folder(tmp_path) / "checkpoints").glob(".tmp*")), "what failed gives its room back"
+    assert record(tmp_path)["state"] == "completed"
+
+
+@pytest.mark.parametrize("on_signal", [False, True])
+def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: bool) -> None:
+    stop = stop_at(33) if on_signal else []
+    done = launch(tmp_path, *RUN, broken(first=31, how="EIO"), *stop)
+    assert done.returncode == 1, done.output
+    now = record(tmp_path)
+    assert now["state"] == now["attempts"][-1]["outcome"] == "failed"
+    assert "Input/output error" in now["attempts"][-1]["reason"]
+    assert steps(tmp_path)[-1] == 30
+    again = launch(tmp_path, *RUN)
+    assert again.returncode == 0, again.output
+    assert record(tmp_path)["attempts"][-1]["start_step"] == 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """One megabyte of tmpfs."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
+    """It fills up after the first checkpoint; when there is room again the next interval saves."""
+    store = CheckpointStore(small_disk / "checkpoints")
+    writer = saver(store)
+    writer.save(payload(1, torch.ones(50_000)), wait=True)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(700_000))
+    for wait in (True, False):
+        with pytest.raises(SaveFailed, match="No space left"):
+            writer.save(payload(2, torch.ones(50_000)), wait)
+            writer.finish()
+    assert [entry.name for entry in sorted(store.root.iterdir())] == ["latest", "step-00000001"]
+    assert store.newest_valid() is not None
+    ballast.unlink()
+    writer.save(payload(3, torch.ones(50_000)), wait=False)
+    writer.finish()
+    assert store.linked("latest") == 3 and store.steps() == [3]
+
+
+def test_disk_full_all_through_a_run(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(1_000_000))
+    done = launch(tmp_path / "outputs", *RUN, "model.dims=[256]", f"hooks.checkpointing.path={small_disk}/checkpoints")
+    assert done.returncode == 1, done.output
+    assert "Step     40/" in done.output, "training itself went on to its end"
+    assert "No space left" in record(tmp_path / "outputs")["attempts"][-1]["reason"]
+
+
+# ---------------------------------------------------------------------------------------------------- hanging writers
+@pytest.mark.parametrize("first", [10, 40])
+def test_a_writer_that_hangs_is_given_up(tmp_path: Path, first: int) -> None:
+    """In the middle training goes on, and waits for each save from then on; at the end it is a failure."""
+    done = launch(
+        tmp_path, *RUN, broken(first=first, last=first, call="fsync", how="hang"), "hooks.checkpointing.write_timeout=1",
+        "hooks.checkpointing.keep_previous=9",
+    )  # fmt: skip
+    assert "its writer has hung for 1 s" in done.output
+    if first == 40:
+        assert done.returncode == 1, done.output
+        assert "hung" in record(tmp_path)["attempts"][-1]["reason"]
+        return
+    assert done.returncode == 0, done.output
+    assert steps(tmp_path) == [20, 30, 40]
+    assert "Step 10: checkpoint copied" in done.output
+    assert "Step 20: checkpoint saved" in done.output and "Step 30: checkpoint saved" in done.output
+
+
+def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, real = threading.Event(), os.fsync
+    first = threading.Lock()
+
+    def fsync(fd: int) -> None:
+        if threading.current_thread().name == "checkpoint-writer" and first.acquire(blocking=False):
+            hang.wait()
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = CheckpointStore(tmp_path)
+    writer = saver(store, patience=0.2)
+    writer.save(payload(1, torch.ones(3)), wait=False)
+    sleeper = writer._writing.thread  # type: ignore[union-attr]
+    with pytest.raises(SaveFailed, match="hung"):
+        writer.finish()
+    writer.save(payload(1, torch.full((3,), 2.0)), wait=False)
+    assert not writer.in_flight, "it waits now"
+    hang.set()
+    assert sleeper is not None
+    sleeper.join(10)
+    assert not sleeper.is_alive()
+    assert torch.equal(StoredCheckpoint(store.path(1)).read("model/w"), torch.full((3,), 2.0))
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["latest", "step-00000001"]
+
+
+# ------------------------------------------------------------------------------------------------ signals and isolation
+@pytest.mark.parametrize(
+    ("step", "more"),
+    [(11, []), (10, ["+tracker.again=${tracker.interrupter}", "tracker.again.signum=SIGUSR1", "tracker.again.moment=boundary"])],
+    ids=["during-asynchronous-save", "twice"],
+)
+def test_signals_during_a_save(tmp_path: Path, step: int, more: list[str]) -> None:
+    """The disk takes its time: the signal comes while the checkpoint of step 10 is written."""
+    whole = launch(tmp_path / "whole", *RUN)
+    assert whole.returncode == 0, whole.output
+    parts = tmp_path / "parts"
+    stopped = launch(parts, *RUN, broken(first=10, last=11, call="fsync", how="0.1"), *stop_at(step), *more)
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    assert record(parts)["step"] == steps(parts)[-1] == step
+    assert stopped.output.count(f"Step {step}: checkpoint") == 1, "one commit"
+    for path in (run_folder(parts) / "checkpoints").glob("step-*"):
+        verify(path)
+    assert launch(parts, *RUN).returncode == 0
+    assert final_state(parts) == final_state(tmp_path / "whole")
+
+
+def test_a_snapshot_is_of_its_own_step(tmp_path: Path) -> None:
+    """Written slowly while training goes on: what is on disk are the weights and moments of step 10, not of a later one."""
+    slow = broken(first=10, last=19, call="write", how="0.05")
+    for name, how in (("asynchronous", [slow]), ("waited", ["hooks.checkpointing.asynchronous=false"])):
+        done = launch(tmp_path / name, *RUN, *how, "hooks.checkpointing.keep_previous=9")
+        assert done.returncode == 0, done.output
+    one, other = (run_folder(tmp_path / name) / "checkpoints/step-00000010" for name in ("asynchronous", "waited"))
+    for name in ("shard-00000.safetensors", "rank-00000.safetensors", "state.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+# ---------------------------------------------------------------------------------------------------------- several ranks
+TWO = ("strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.keep_previous=9")
+
+
+def test_a_failure_of_one_rank_is_that_of_all(tmp_path: Path) -> None:
+    first = launch(tmp_path, *RUN, *TWO, broken(first=10, last=10, call="open", how="EIO", rank=1), *stop_at(25, group=False))
+    assert first.returncode == 128 + signal.SIGTERM, first.output
+    assert "could not be written: rank 1: " in first.output
+    assert steps(tmp_path) == [20, 25]
+
+
+def test_a_hanging_writer_of_one_rank_is_given_up_by_all(tmp_path: Path) -> None:
+    done = launch(
+        tmp_path, *RUN, *TWO, broken(first=10, last=10, call="fsync", how="hang", rank=1),
+        "hooks.checkpointing.write_timeout=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.output
+    assert "its writer has hung" in done.output
+    assert steps(tmp_path) == [20, 30, 40]
+
+
+def test_rank_0_decides_where_to_go_on(tmp_path: Path) -> None:
+    """Rank 1's view of the folder is a lie, and it is never asked."""
+    assert launch(tmp_path, *RUN, *TWO, *stop_at(15, group=False)).returncode == 143
+    blind = "+tracker.blind={_target_:broken_disk.BlindRank,rank:1}"
+    done = launch(tmp_path, *RUN, *TWO, blind)
+    assert done.returncode == 0, done.output
+    assert record(tmp_path)["attempts"][-1]["start_step"] == 15
+
+
+# -------------------------------------------------------------------------------------------------------------- retention
+def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    writer = saver(store, keep=1)
+    for step in (1, 2, 3):
+        writer.save(payload(step, torch.ones(3), is_best=step == 1), wait=True)
+    (store.path(3) / "state.json").write_bytes(b"{}")
+    found = store.newest_valid()
+    assert found is not None and found[1].step == 2
+    writer.save(payload(4, torch.ones(3)), wait=True)
+    assert store.steps() == [1, 2, 4] and store.linked("best") == 1
+    for step in store.steps():
+        verify(store.path(step))
+    assert (tmp_path / "corrupt-step-00000003").is_dir()
+
+
+def test_nothing_is_pruned_for_a_new_one_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    writer = saver(store)
+    writer.save(payload(1, torch.ones(3)), wait=True)
+    monkeypatch.setattr(store, "link", lambda name, target: (store.root / target / "state.json").unlink())
+    writer.save(payload(2, torch.ones(3)), wait=True)
+    assert store.steps() == [1, 2], "the one before stays"
+
+
+def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Saver:
+    return Saver(store, Ranks(), Retention(keep_previous=keep), patience)
+
+
+def payload(step: int, tensor: torch.Tensor, is_best: bool = False) -> Payload:
+    return Payload(
+        step=step, manifest=Manifest(step, 1, "none", "sharded"), tensors={"model/w": tensor}, rank_state={},
+        global_state={"step": step}, is_best=is_best,
+    )  # fmt: skip
+

@@ -1,0 +1,77 @@
+"""What a process is told by whoever started it."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.dispatch.environment import first_node, join_ranks
+from launcher.dispatch.gpus import count_gpus
+
+STEP = {
+    "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
+    "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_NTASKS": "8",
+}  # fmt: skip
+
+
+def test_a_slurm_step_of_several_tasks_is_joined():
+    env = dict(STEP)
+    assert join_ranks(env)
+    assert {key: env[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")} == {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "gpu03",
+    }
+    other = {**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    assert join_ranks(other)
+    assert other["MASTER_PORT"] == env["MASTER_PORT"]
+
+
+def test_a_task_bound_to_its_gpu_takes_the_only_one():
+    env = {**STEP, "CUDA_VISIBLE_DEVICES": "3"}
+    assert join_ranks(env)
+    assert env["LOCAL_RANK"] == "0"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # a batch script, without srun
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+    ],
+)
+def test_one_process_joins_nothing(env: dict[str, str]):
+    assert not join_ranks(dict(env))
+
+
+def test_torchrun_s_variables_stand_over_slurm_s():
+    env = {**STEP, "RANK": "1", "WORLD_SIZE": "2"}
+    assert join_ranks(env)
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n1", "n1"), ("gpu[03-07,12],cpu1", "gpu03"), ("a,b", "a"), ("rack[1]-ib,x", "rack1-ib"), ("n[007]", "n007")],
+)
+def test_the_first_of_slurm_s_nodes(nodes: str, first: str):
+    assert first_node(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("files", "env", "count"),
+    [
+        ([], {}, 0),
+        (["nvidia0", "nvidiactl", "nvidia-uvm"], {}, 1),
+        (["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, 1),
+        (["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": ""}, 0),
+    ],
+)
+def test_gpus_are_counted_without_torch_where_there_is_one_at_most(
+    tmp_path: Path, files: list[str], env: dict[str, str], count: int
+):
+    for name in files:
+        (tmp_path / name).touch()
+    assert count_gpus(env, tmp_path) == count
