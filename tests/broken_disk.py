@@ -1,8 +1,10 @@
-"""A hook under which calls on the files of checkpoints fail, hang, or are slow; it stands among the trackers, which are no
-part of a run's identity."""
+"""Hooks under which calls on the files of checkpoints fail, hang, or are slow; they
+stand among the trackers, which are no part of a run's identity."""
 
 import errno
 import os
+import re
+import signal
 import threading
 import time
 from typing import Any
@@ -13,15 +15,15 @@ from launcher.distributed import Ranks
 
 
 class BrokenDisk(BaseHook):
-    """While `step` is from `first` to `last`, an os call on what lies in a checkpoint's folder does not do its work.
+    """In the saves of some steps an os call on a file or folder of the checkpoint does not do its work.
 
     Args:
         how: the name of an error (EIO), "hang", or seconds to wait before it is done.
         rank: on this rank alone; None: on all.
     """
 
-    def __init__(self, first: int, last: int = 10**9, call: str = "write", how: str = "EIO", rank: int | None = None):
-        self.first, self.last, self.call, self.how, self.rank = first, last, call, how, rank
+    def __init__(self, steps: list[int], call: str = "write", how: str | float = "EIO", rank: int | None = None):
+        self.steps, self.call, self.how, self.rank = list(steps), call, how, rank
 
     def on_before_train(self, trainer: Any) -> None:
         if self.rank not in (None, trainer.strategy.ranks.rank):
@@ -29,17 +31,23 @@ class BrokenDisk(BaseHook):
         real = getattr(os, self.call)
 
         def call(what: Any, *args: Any, **kwargs: Any) -> Any:
-            path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
-            if self.first <= trainer.step <= self.last and "/.tmp-step-" in str(path):
-                if self.how == "hang":
-                    threading.Event().wait()
-                if self.how.startswith("E"):
-                    number = getattr(errno, self.how)
-                    raise OSError(number, os.strerror(number), str(path))
-                time.sleep(float(self.how))
+            path = str(os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what))
+            written = re.search(r"/\.tmp-step-(\d+)", path)
+            reads = self.call == "open" and not args[0] & os.O_WRONLY  # to look at a folder, not to write
+            if written and int(written.group(1)) in self.steps and not reads:
+                self._fail(path)
             return real(what, *args, **kwargs)
 
         setattr(os, self.call, call)
+
+    def _fail(self, path: str) -> None:
+        if self.how == "hang":
+            threading.Event().wait()
+        elif isinstance(self.how, str):
+            number = getattr(errno, self.how)
+            raise OSError(number, os.strerror(number), path)
+        else:
+            time.sleep(self.how)
 
 
 class BlindRank(BaseHook):
@@ -52,3 +60,22 @@ class BlindRank(BaseHook):
 
 def _sees_nothing(self: CheckpointStore, *args: Any) -> Any:
     raise AssertionError("this rank was asked what checkpoints there are")
+
+
+class SignalInSave(BaseHook):
+    """While the checkpoint of a step is written, this process gets signals."""
+
+    def __init__(self, step: int, signums: list[str]):
+        self.step, self.signums = step, list(signums)
+
+    def on_before_train(self, trainer: Any) -> None:
+        real = os.fsync
+
+        def fsync(fd: int) -> None:
+            if f"/.tmp-step-{self.step:08d}" in os.readlink(f"/proc/self/fd/{fd}") and self.signums:
+                signum = self.signums.pop(0)
+                os.kill(os.getpid(), signal.Signals[signum])
+                print(f"{signum} in the save", flush=True)
+            real(fd)
+
+        os.fsync = fsync

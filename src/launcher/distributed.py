@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from launcher import signals
 from launcher.errors import ConfigError, TrainingError
 
 T = TypeVar("T")
@@ -168,6 +169,7 @@ def on_main(act: Callable[[], T]) -> T:
     Args:
         act: returns what JSON can hold.
     Raises:
+        signals.Stop: several ranks, and rank 0 has received a signal: here all can leave together.
         ConfigError: `act` raised it, with the same sentences on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
     """
@@ -178,20 +180,30 @@ def on_main(act: Callable[[], T]) -> T:
     key = f"launcher/decision-{_meeting.decisions}"
     if ranks.is_main:
         try:
+            signals.check()
             value = act()
         except BaseException as error:
-            kind = "refused" if isinstance(error, ConfigError) else "failed"
-            sentences = error.sentences if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
-            store().set(key, json.dumps([kind, sentences]))
+            store().set(key, json.dumps(_told(error)))
             raise
         store().set(key, json.dumps(["done", value]))
         return value
     kind, answer = json.loads(store().get(key))
     if kind == "refused":
         raise ConfigError(*answer)
+    if kind == "stopped":
+        raise signals.Stop(answer)
     if kind == "failed":
-        raise TrainingError(f"Rank 0 failed: {answer[0]}")
+        raise TrainingError(f"Rank 0 failed: {answer}")
     return answer
+
+
+def _told(error: BaseException) -> list[Any]:
+    """What the others are told of rank 0's error."""
+    if isinstance(error, ConfigError):
+        return ["refused", error.sentences]
+    if isinstance(error, signals.Stop):
+        return ["stopped", error.signum]
+    return ["failed", f"{type(error).__name__}: {error}"]
 
 
 def tell_failure(error: BaseException) -> None:

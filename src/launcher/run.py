@@ -154,7 +154,8 @@ def _hooks(config: DictConfig, data: DataSource, plan: StepPlan, strategy: Strat
         if hasattr(hook, "texts"):
             hook.texts |= texts
     if config.run.init_from is not None:
-        hooks.insert(0, InitFromHook(Path(config.run.init_from).expanduser(), Path(config.paths.outputs)))
+        source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
+        hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
     return hooks
 
 

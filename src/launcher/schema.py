@@ -38,6 +38,7 @@ class Run:
     tag: str | int | float | None = None
     resume: str = "auto"
     init_from: str | None = None
+    init_strict: bool = True
     not_identity: list[str] = field(default_factory=list)
 
 

@@ -41,12 +41,17 @@ class _State:
 _state = _State()
 
 
-def _note(signum: int, frame: FrameType | None) -> None:
-    if os.getpid() != _state.owner:  # a forked child (a data worker) shares the handler, not the run
-        return
+def note(signum: int) -> None:
+    """Set the flag, for a signal that was taken without a handler; the first one stands."""
     if not _state.received:
         _state.received = signum
         _state.received_at = time.monotonic()
+
+
+def _note(signum: int, frame: FrameType | None) -> None:
+    if os.getpid() != _state.owner:  # a forked child (a data worker) shares the handler, not the run
+        return
+    note(signum)
     if _state.waiting:
         _state.waiting = False
         raise Interrupted
@@ -122,7 +127,7 @@ def ignore() -> None:
 
 def ignore_in_child() -> None:
     """For a child process (a data worker): its parent alone answers signals, also those sent to the whole group."""
-    for signum in HANDLED:
+    for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 

@@ -67,8 +67,8 @@ class Command:
 
     def ranks(self) -> list[int]:
         """Ids of the ranks, in order."""
-        children = [pid for pid, stat in _processes() if stat[1] == str(self.pid)]
-        return sorted(children, key=lambda pid: _environment(pid)["RANK"])
+        children = [(_environment(pid).get("RANK", ""), pid) for pid, stat in _processes() if stat[1] == str(self.pid)]
+        return [pid for rank, pid in sorted(children) if rank]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:

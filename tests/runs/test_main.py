@@ -7,7 +7,7 @@ import pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["shwo", "gpt"], "'shwo': is not one of the verbs list, show, logs, cancel, retry, digest; did you mean show?\n"),
+        (["shwo", "gpt"], "'shwo': is not one of the verbs list, show, logs, cancel, retry, list-checkpoints, verify, digest; did you mean show?\n"),
         (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
         (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),
         (["show", "gtp"], "'gtp': is no run in {outputs}; did you mean gpt?\n"),
@@ -30,7 +30,7 @@ def test_no_runs(runs, outputs):
     assert code == 2 and "there are no runs" in error and "--outputs=DIR" in error
 
 
-@pytest.mark.parametrize("verb", [[], ["list"], ["show"], ["logs"], ["digest"]])
+@pytest.mark.parametrize("verb", [[], ["list"], ["show"], ["logs"], ["list-checkpoints"], ["verify"], ["digest"]])
 def test_help_of_each_verb(runs, verb):
     with pytest.raises(SystemExit) as left:
         runs(*verb, "--help")

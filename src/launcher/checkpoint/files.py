@@ -20,38 +20,48 @@ class FileEntry:
     name: str
     size: int
     xxh3: str
-    """xxh3-128 of its bytes, hex. It finds rot and torn writes; it is no defence against forgery."""
+    """xxh3-128 of its bytes, hex; of a file in pieces, of their checksums in a row. It finds rot and torn writes; it is no
+    defence against forgery."""
+    pieces: tuple[tuple[int, str], ...] = ()
+    """Bytes and checksum of each tensor, in order: who reads one can check it alone."""
 
 
 def nothing() -> None:
     pass
 
 
-def write_file(
-    path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing
-) -> FileEntry:
+def write_file(path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing) -> FileEntry:
     """Write, hash, fsync. The folder's own fsync is the caller's.
 
     Args:
+        buffers: each is a piece with a checksum of its own.
         advanced: called after each chunk; what it raises ends the writing.
     Raises:
         OSError: the disk is full, read-only or broken.
     """
-    digest, size = xxhash.xxh3_128(), 0
+    pieces = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         for buffer in buffers:
-            view = memoryview(buffer).cast("B")
+            view, digest = memoryview(buffer).cast("B"), xxhash.xxh3_128()
             for start in range(0, len(view), CHUNK):
                 chunk = view[start : start + CHUNK]
                 digest.update(chunk)
                 _write_all(fd, chunk)
-                size += len(chunk)
                 advanced()
+            pieces.append((len(view), digest.hexdigest()))
         os.fsync(fd)
     finally:
         os.close(fd)
-    return FileEntry(path.name, size, digest.hexdigest())
+    return entry_of(path.name, pieces)
+
+
+def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
+    """The entry of a file with these pieces; of one piece it is that of the file."""
+    size = sum(length for length, _ in pieces)
+    if len(pieces) == 1:
+        return FileEntry(name, size, pieces[0][1])
+    return FileEntry(name, size, xxhash.xxh3_128_hexdigest("".join(sum for _, sum in pieces)), tuple(pieces))
 
 
 def _write_all(fd: int, view: memoryview) -> None:
@@ -63,16 +73,23 @@ def write_json(path: Path, data: Any) -> FileEntry:
     return write_file(path, [json.dumps(data, indent=1, allow_nan=False).encode()])
 
 
-def hash_file(path: Path, name: str | None = None) -> FileEntry:
-    """What `write_file` said of these bytes, if they are unchanged."""
-    digest, size = xxhash.xxh3_128(), 0
-    buffer = bytearray(CHUNK)
-    view = memoryview(buffer)
+def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, str]] = ()) -> FileEntry:
+    """What `write_file` said of these bytes, if they are unchanged.
+
+    Args:
+        pieces: of the file as it should be; without them it is one.
+    """
+    lengths = [length for length, _ in pieces] or [os.stat(path).st_size]
+    found = []
+    view = memoryview(bytearray(CHUNK))
     with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(view):
-            digest.update(view[:count])
-            size += count
-    return FileEntry(name or path.name, size, digest.hexdigest())
+        for length in lengths:
+            digest, left = xxhash.xxh3_128(), length
+            while left and (count := file.readinto(view[: min(left, CHUNK)])):
+                digest.update(view[:count])
+                left -= count
+            found.append((length - left, digest.hexdigest()))
+    return entry_of(name or path.name, found)
 
 
 def fsync_folder(path: Path) -> None:

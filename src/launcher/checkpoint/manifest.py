@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,9 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         data = asdict(self)
+        for entry in data["files"]:
+            if not entry["pieces"]:
+                del entry["pieces"]
         write_json(folder / NAME, {**data, "xxh3": _digest(data)})
 
     @classmethod
@@ -46,7 +50,7 @@ class Manifest:
             stated = data.pop("xxh3")
             if stated != _digest(data):
                 raise ValueError("its own checksum does not fit")
-            files = [FileEntry(**entry) for entry in data.pop("files")]
+            files = [_entry(**entry) for entry in data.pop("files")]
             manifest = cls(files=files, **data)
         except FileNotFoundError:
             raise CorruptCheckpoint(f"{folder.name}: {NAME} is missing") from None
@@ -59,37 +63,58 @@ class Manifest:
         return manifest
 
 
+def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
+    return FileEntry(name, size, xxh3, tuple((length, checksum) for length, checksum in pieces))
+
+
 def _digest(data: dict[str, Any]) -> str:
     """Over the content without this digest: a flipped bit in a file's size or in the step must show as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
-def verify(folder: Path, hashes: bool = True) -> Manifest:
-    """Compare a folder with its manifest; files side by side, since hashing is faster than one disk queue.
+def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> Manifest:
+    """Compare a folder with its manifest.
 
     Args:
-        hashes: False compares sizes alone.
+        hashes: whether to read the files, or which of them; of the others sizes alone are compared.
     Raises:
-        CorruptCheckpoint: the first file that is missing or differs.
+        CorruptCheckpoint: a file is missing or differs.
         OSError: the folder cannot be read; that says nothing about its content.
     """
     manifest = Manifest.read(folder)
+    if wrong := faults(folder, manifest, hashes):
+        raise CorruptCheckpoint(f"{folder.name}: {'; '.join(wrong)}")
+    return manifest
+
+
+def is_small(entry: FileEntry) -> bool:
+    """Whether it is none of those whose tensors are checked as they are loaded, see `StoredCheckpoint`."""
+    return not entry.name.startswith("shard-")
+
+
+def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True) -> list[str]:
+    """What is wrong with a folder whose manifest can be read, a sentence for each file; see `verify`."""
     if (named := re.match(r"step-(\d+)$", folder.name)) and int(named.group(1)) != manifest.step:
-        raise CorruptCheckpoint(f"{folder.name}: {NAME} is that of step {manifest.step}")
+        return [f"{NAME} is that of step {manifest.step}"]
+    wrong, to_read = [], []
     for entry in manifest.files:
         if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
-            raise CorruptCheckpoint(f"{folder.name}: {entry.name} leads out of the folder")
+            wrong.append(f"{entry.name} leads out of the folder")
+            continue
         try:
             size = os.stat(folder / entry.name).st_size
         except FileNotFoundError:
-            raise CorruptCheckpoint(f"{folder.name}: {entry.name} is missing") from None
+            wrong.append(f"{entry.name} is missing")
+            continue
         if size != entry.size:
-            raise CorruptCheckpoint(f"{folder.name}: {entry.name} has {size} bytes, should have {entry.size}")
-    if hashes:
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            for entry, found in zip(
-                manifest.files, pool.map(lambda e: hash_file(folder / e.name, e.name), manifest.files), strict=True
-            ):
-                if found.xxh3 != entry.xxh3:
-                    raise CorruptCheckpoint(f"{folder.name}: {entry.name} has changed since it was written (checksum)")
-    return manifest
+            wrong.append(f"{entry.name} has {size} bytes, should have {entry.size}")
+        elif hashes(entry) if callable(hashes) else hashes:
+            to_read.append(entry)
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing is faster than one disk queue
+        found = pool.map(lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read)
+        wrong += [changed(entry.name) for entry, now in zip(to_read, found, strict=True) if now != entry]
+    return wrong
+
+
+def changed(name: str) -> str:
+    return f"{name} has changed since it was written (checksum)"

@@ -1,5 +1,6 @@
 """Saving: this rank's files, then rank 0's commit; in a thread where training should not wait for the disk."""
 
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -169,9 +170,7 @@ class Saver:
                 self.store.discard(folder)
             raise
 
-    def _commit(
-        self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]
-    ) -> None:
+    def _commit(self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]) -> None:
         entries = sorted(entries + job.write_global(folder), key=lambda entry: entry.name)
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
@@ -189,9 +188,8 @@ class Saver:
             mine = (None, f"rank {self.ranks.rank}: {type(error).__name__}: {error}")
         answers = [mine]
         if group is not None:
-            answers = [mine] * self.ranks.world_size
             with writing.waiting_for_others():
-                dist.all_gather_object(answers, mine, group=group)
+                answers = _gather(mine, group, writing)
         if problems := [problem for _, problem in answers if problem]:
             raise SaveFailed("; ".join(problems))
         return [value for value, _ in answers]
@@ -248,6 +246,32 @@ class _Writing:
         finally:
             self._at = time.monotonic()
             self._waits = False
+
+
+def _gather(value: Any, group: Any, writing: _Writing) -> list[Any]:
+    """Every rank's value, in rank order. A blocked collective cannot be left, and crashes a process that ends in it;
+    this one is looked after, so that a writer that was given up leaves it.
+
+    Raises:
+        Abandoned: it was given up.
+    """
+    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
+    room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    room[: mine.numel()] = mine
+    answers = _gathered(room, group, writing)
+    return [pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)]
+
+
+def _gathered(tensor: torch.Tensor, group: Any, writing: _Writing) -> list[torch.Tensor]:
+    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(rows, tensor, group=group, async_op=True)
+    assert work is not None
+    while not work.is_completed():
+        writing.advance()
+        time.sleep(0.002)
+    work.wait()
+    return rows
 
 
 Tree = tuple[Any, dict[str, torch.Tensor]]

@@ -11,12 +11,16 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from launcher.checkpoint.files import FileEntry, nothing, write_file
+from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import Part
 
 DTYPES = {
@@ -27,6 +31,8 @@ DTYPES = {
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
+READ = 1 << 20
+"""Bytes read and then hashed at a time."""
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
@@ -75,32 +81,59 @@ class _Piece:
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: tuple[int, ...]
+    checksum: str | None = None
+    """To be compared when it is read; None: nobody knows."""
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file and where its data begin."""
+def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file and where its data begin.
+
+    Raises:
+        CorruptCheckpoint: it has not this checksum.
+    """
     with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return json.loads(file.read(length)), 8 + length
+        start = file.read(8)
+        (length,) = struct.unpack("<Q", start)
+        if checksum is not None and length > os.fstat(file.fileno()).st_size:
+            raise CorruptCheckpoint(f"{path.parent.name}: {changed(path.name)}")
+        text = file.read(length)
+    if checksum not in (None, xxhash.xxh3_128_hexdigest(start + text)):
+        raise CorruptCheckpoint(f"{path.parent.name}: {changed(path.name)}")
+    return json.loads(text), 8 + length
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or whole; each is read straight into its place."""
+    """All tensors of some safetensors files, sharded or whole; each is read straight into its place.
 
-    def __init__(self, files: list[Path], meta: dict[str, Any] | None = None, path: Path | None = None):
+    Args:
+        entries: by file name, what a manifest says of the files: what is read is compared with it on the way.
+    Raises:
+        CorruptCheckpoint: what was read is not what was written; also by the methods.
+    """
+
+    def __init__(
+        self,
+        files: list[Path],
+        meta: dict[str, Any] | None = None,
+        path: Path | None = None,
+        entries: Mapping[str, FileEntry] | None = None,
+    ):
         self.path = path or (files[0].parent if files else Path())
         self.meta = meta or {}
         self._pieces: dict[str, list[_Piece]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
-            header, base = read_header(file)
+            pieces = entries[file.name].pieces if entries is not None and file.name in entries else ()
+            header, base = read_header(file, pieces[0][1] if pieces else None)
+            ends = accumulate(length for length, _ in pieces)
+            sums = {end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)}
             parts = json.loads(header.pop("__metadata__", {}).get(PARTS, "{}"))
             for name, entry in header.items():
                 shape = tuple(entry["shape"])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
-                piece = _Piece(
-                    file, base + entry["data_offsets"][0], TORCH[entry["dtype"]], shape, tuple(part["offset"])
-                )
+                start, end = entry["data_offsets"]
+                checksum = sums.get(base + start) if end > start else None
+                piece = _Piece(file, base + start, TORCH[entry["dtype"]], shape, tuple(part["offset"]), checksum)
                 self._pieces.setdefault(name, []).append(piece)
                 self._shapes[name] = tuple(part["shape"])
 
@@ -137,21 +170,27 @@ def _read_whole(piece: _Piece, target: torch.Tensor) -> None:
     direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
     buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
     if buffer.numel():
-        _read_bytes(piece.file, piece.start, as_bytes(buffer))
+        _read_bytes(piece, piece.start, as_bytes(buffer), piece.checksum)
     if not direct:
         target.copy_(buffer)
 
 
-def _read_bytes(file: Path, start: int, view: memoryview) -> None:
-    fd = os.open(file, os.O_RDONLY)
+def _read_bytes(piece: _Piece, start: int, view: memoryview, checksum: str | None = None) -> None:
+    digest = None if checksum is None else xxhash.xxh3_128()
+    fd = os.open(piece.file, os.O_RDONLY)
     try:
         while view:
-            count = os.preadv(fd, [view[: 1 << 30]], start)
+            chunk = view[:READ]
+            count = os.preadv(fd, [chunk], start)
             if not count:
-                raise ValueError(f"{file} ends too early.")
+                raise ValueError(f"{piece.file} ends too early.")
+            if digest is not None:
+                digest.update(chunk[:count])  # while it is in the cache
             view, start = view[count:], start + count
     finally:
         os.close(fd)
+    if digest is not None and digest.hexdigest() != checksum:
+        raise CorruptCheckpoint(f"{piece.file.parent.name}: {changed(piece.file.name)}")
 
 
 def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
@@ -160,15 +199,22 @@ def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) 
     high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
     if any(h <= lo for lo, h in zip(low, high, strict=True)):
         return 0
-    # Rows are contiguous on disk: read only those of the first dimension that are wanted.
-    row = 1
-    for n in piece.shape[1:]:
-        row *= n
     first, last = low[0] - piece.offset[0], high[0] - piece.offset[0]
-    rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
-    _read_bytes(piece.file, piece.start + first * row * rows.element_size(), as_bytes(rows))
+    rows = _read_rows(piece, first, last)
     columns = tuple(slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True))
     source = rows[(slice(None), *columns)]
     place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
     target[place].copy_(source)
     return source.numel()
+
+
+def _read_rows(piece: _Piece, first: int, last: int) -> torch.Tensor:
+    """Rows are contiguous on disk: those wanted are read alone, unless there is a checksum to compare, which is of all."""
+    if piece.checksum is not None:
+        whole = torch.empty(piece.shape, dtype=piece.dtype)
+        _read_whole(piece, whole)
+        return whole[first:last]
+    row = prod(piece.shape[1:])
+    rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
+    _read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
+    return rows

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.checkpoint.files import fsync_folder
+from launcher.checkpoint.files import FileEntry, fsync_folder
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 
@@ -129,26 +129,27 @@ class CheckpointStore:
         if (steps := self.steps()) and self.linked(LATEST) != steps[-1]:
             self.link(LATEST, step_name(steps[-1]))
 
-    def newest_valid(self, accept: Callable[[int], bool] = lambda step: True) -> tuple[Path, Manifest] | None:
+    def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
         """The newest checkpoint that verifies. Those newer that do not are set aside and reported.
 
+        Args:
+            hashes: see `verify`.
         Returns:
             None: there is not one checkpoint, whole or broken or set aside.
         Raises:
             CorruptCheckpoint: there are some, and none is whole. Starting from step 0 would lose the run silently.
         """
-        problems = []
-        for step in reversed([s for s in self.steps_with_broken() if accept(s)]):
+        problems: list[str] = []
+        for step in reversed(self.steps_with_broken()):
             folder = self.path(step)
             try:
-                manifest = verify(folder)
+                manifest = verify(folder, hashes)
                 if problems:
                     self.link(LATEST, folder.name)
                 return folder, manifest
             except CorruptCheckpoint as error:
                 problems.append(str(error))
-                aside = self.set_aside(folder)
-                self.logger.error("Checkpoint %s; set aside as %s, and the one before is used.", error, aside.name)
+                self.set_aside(folder, error)
         broken = sorted(entry.name for entry in self.root.glob(f"{CORRUPT}*"))
         if problems or broken:
             raise CorruptCheckpoint("; ".join(problems) or f"only broken ones are left ({', '.join(broken)})")
@@ -161,14 +162,15 @@ class CheckpointStore:
         found = (STEP.match(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
         return sorted(int(m.group(1)) for m in found if m)
 
-    def set_aside(self, folder: Path) -> Path:
-        """Rename a broken checkpoint; it is never deleted, for it may be the only one."""
+    def set_aside(self, folder: Path, why: CorruptCheckpoint) -> Path:
+        """Rename a broken checkpoint, and say so; it is never deleted, for it may be the only one."""
         target, n = self.root / f"{CORRUPT}{folder.name}", 1
         while target.exists():
             n += 1
             target = self.root / f"{CORRUPT}{folder.name}.{n}"
         os.rename(folder, target)
         fsync_folder(self.root)
+        self.logger.error("Checkpoint %s; set aside as %s, and the one before is used.", why, target.name)
         return target
 
     def remove(self, step: int) -> None:

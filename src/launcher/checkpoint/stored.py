@@ -13,11 +13,18 @@ MODEL = "model/"
 
 
 class StoredCheckpoint(ShardReader):
-    """The tensors of a checkpoint's shards, its global state (`meta`) and the state of each rank."""
+    """The tensors of a checkpoint's shards, its global state (`meta`) and the state of each rank.
+
+    Tensors of shards are compared with their checksums as they are read; the small files are for `verify` to compare.
+
+    Raises:
+        CorruptCheckpoint: what was read is not what was written; also by the methods.
+    """
 
     def __init__(self, path: Path):
-        super().__init__(sorted(path.glob("shard-*.safetensors")), path=path)
         self.manifest = Manifest.read(path)
+        entries = {entry.name: entry for entry in self.manifest.files}
+        super().__init__(sorted(path.glob("shard-*.safetensors")), path=path, entries=entries)
         self.meta = _read_tree(path / "state.json") or {}
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:

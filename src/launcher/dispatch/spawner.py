@@ -76,6 +76,7 @@ class Spawner:
             while any(rank.ended is None for rank in self.ranks):
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
+                    signals.note(signum)  # for what comes after: the next run of a sweep
                     self._pass_on(signum)
                 self._look()
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher import distributed, signals
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import BEST, CheckpointStore
@@ -87,9 +87,10 @@ class CheckpointingHook(BaseHook):
         self.store = CheckpointStore(root, trainer.logger)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
         found = self._agreed_choice(trainer)
+        while found is not None and not self._restored(trainer, found):
+            found = self._agreed_choice(trainer)
         if found is None:
             return
-        self._restore(trainer, StoredCheckpoint(found))
         self.resumed_from = found
         if found.parent == self.store.root:
             self.saved_at = trainer.step
@@ -108,6 +109,27 @@ class CheckpointingHook(BaseHook):
         if problem is not None:
             raise ConfigError(problem)
         return None if path is None else Path(path)
+
+    def _restored(self, trainer: Any, path: Path) -> bool:
+        """Load a checkpoint, each tensor compared with its checksum on the way. Where any rank finds one broken, all
+        of them take the next older checkpoint, which overwrites all that was loaded.
+
+        Raises:
+            ConfigError: the checkpoint was named, so there is no other.
+        """
+        problem = None
+        try:
+            self._restore(trainer, StoredCheckpoint(path))
+        except CorruptCheckpoint as error:
+            problem = str(error)
+        problems = [found for found in distributed.all_gather(problem) if found is not None]
+        if not problems:
+            return True
+        if self.load not in ("latest", "auto", "must"):
+            raise ConfigError(f"run.resume={self.load}: {problems[0]}; give another checkpoint.")
+        if trainer.strategy.ranks.is_main:
+            self.store.set_aside(path, CorruptCheckpoint(problems[0]))
+        return False
 
     def _choose(self, trainer: Any) -> Path | None:
         self.store.recover()
@@ -129,7 +151,9 @@ class CheckpointingHook(BaseHook):
 
     def _newest(self) -> Path | None:
         try:
-            found = self.store.newest_valid()
+            found = self.store.newest_valid(
+                is_small
+            )  # reading all would be reading twice: tensors are compared as they are loaded
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
                 f"No checkpoint of this run is whole: {error}. Nothing was deleted; run.resume=<folder> takes another "
@@ -140,7 +164,7 @@ class CheckpointingHook(BaseHook):
     def _explicit(self, path: Path, trainer: Any) -> Path:
         for folder in (path, trainer.workspace / path if trainer.workspace else path):
             if folder.is_dir():
-                verify(folder.resolve())
+                verify(folder.resolve(), is_small)
                 return folder.resolve()
         raise ConfigError(f"run.resume={path}: there is no such checkpoint.")
 
@@ -159,9 +183,9 @@ class CheckpointingHook(BaseHook):
         hooks = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
         for hook in trainer.hooks:
             hook.on_load_state_dict(trainer, hooks)
-        if trainer.strategy.ranks.is_main and self.best is not None and self.best.value is not None:
-            if self.best.step == trainer.step and stored.path.parent == self.store.root:
-                self.store.link(BEST, stored.path.name)  # if it was killed before it had linked its newest
+        is_own = trainer.strategy.ranks.is_main and stored.path.parent == self.store.root
+        if is_own and self.best is not None and self.best.value is not None and self.best.step == trainer.step:
+            self.store.link(BEST, stored.path.name)  # it may have been killed before it had linked its newest
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return
@@ -287,8 +311,9 @@ def signal_list(given: Any) -> list[signal.Signals]:
     """
     if given is None:
         return []
-    found = []
-    for one in [given] if isinstance(given, (str, int)) else given:
+    found: list[signal.Signals] = []
+    several: list[Any] = [given] if isinstance(given, (str, int)) else list(given)
+    for one in several:
         try:
             is_name = isinstance(one, str)
             found.append(signal.Signals["SIG" + one.upper().removeprefix("SIG")] if is_name else signal.Signals(one))

@@ -1,18 +1,24 @@
 """Start a run from the weights of another, at step 0."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.manifest import verify
+import torch
+
+from launcher import distributed
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
-from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError
+from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
+from launcher.strategies.weights import model_tensors
 
 
 class InitFromHook(BaseHook):
-    """Loads model weights before anything else looks at the run; a checkpoint of the run itself replaces them.
+    """Loads model weights before anything else looks at the run; a run that has a checkpoint goes on from that instead.
 
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest checkpoint) or of a
@@ -25,32 +31,100 @@ class InitFromHook(BaseHook):
         self.source, self.outputs, self.strict = source, outputs, strict
 
     def on_start(self, trainer: Any) -> None:
-        reader = open_weights(self.source, self.outputs)
-        for problem in trainer.strategy.load_weights(reader, self.strict):
+        own = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
+        if distributed.broadcast(bool(own.steps_with_broken())):
+            return
+        names = model_tensors(trainer.model)
+        weights = Renamed(open_weights(self.source, self.outputs), names)
+        try:
+            problems = trainer.strategy.load_weights(weights, self.strict)
+        except TrainingError as error:
+            raise ConfigError(
+                f"run.init_from={self.source}: {error} run.init_strict=false takes those that fit."
+            ) from error
+        for problem in problems:
             trainer.logger.warning("run.init_from: %s", problem)
-        trainer.logger.info("Weights from %s.", reader.path)
+        missing = sum(1 for problem in problems if problem.split(":", 1)[0] in names)
+        trainer.logger.info("Weights from %s: %d of %d.", weights.path, len(names) - missing, len(names))
+
+
+class Renamed:
+    """Stored weights under the names that a model has for them.
+
+    Names in a file may lack what a model wraps around them (`model.` around a Hugging Face model, `transformer.` around
+    its body), or have more. Of all such prefixes the one is taken under which most names fit.
+
+    Raises:
+        ConfigError: not one name fits.
+    """
+
+    def __init__(self, reader: ShardReader, names: Iterable[str]):
+        self.reader, self.path, self.meta = reader, reader.path, reader.meta
+        wanted, stored = set(names), reader.names()
+        if any(name.startswith(MODEL) for name in stored):
+            stored = [name for name in stored if name.startswith(MODEL)]  # of a checkpoint: no optimizer
+        plain = {name.removeprefix(MODEL): name for name in stored}
+        ways = [("", ""), *(("", more) for more in _prefixes(wanted)), *((less, "") for less in _prefixes(plain))]
+        fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
+        best = max(ways, key=lambda way: fits[way])  # the first of equals: as few changes as can be
+        if not fits[best]:
+            some = ", ".join(sorted(plain)[:3])
+            raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is one of the model.")
+        self._names = _renamed(plain, *best)
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.reader.shape(self._names[name])
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.reader.dtype(self._names[name])
+
+    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+        self.reader.read_into(self._names[name], target, offset)
+
+
+def _prefixes(names: Iterable[str]) -> list[str]:
+    """What names begin with, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`."""
+    parts = {tuple(name.split(".")[:depth]) for name in names for depth in (1, 2, 3) if name.count(".") >= depth}
+    return sorted((".".join(part) + "." for part in parts), key=len)
+
+
+def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
+    return {more + name.removeprefix(less): full for name, full in plain.items()}
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
     """
     Raises:
-        ConfigError: there are no weights there.
+        ConfigError: there are no weights there, or they are not whole.
     """
     if source.is_file() and source.suffix == ".safetensors":
         return ShardReader([source])
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
     for folder in folders:
-        if (folder / "manifest.json").exists():
-            verify(folder)
-            return StoredCheckpoint(folder)
         store = CheckpointStore(folder / "checkpoints")
         step = store.linked(BEST) or store.linked(LATEST)
-        if step is not None:
-            verify(store.path(step))
-            return StoredCheckpoint(store.path(step))
-        if folder.is_dir() and (files := sorted(folder.glob("*.safetensors"))):
+        checkpoint = folder if (folder / "manifest.json").exists() else None if step is None else store.path(step)
+        if checkpoint is not None:
+            try:
+                verify(checkpoint)
+            except CorruptCheckpoint as error:
+                raise ConfigError(f"run.init_from={source}: {error}; give another checkpoint.") from error
+            return StoredCheckpoint(checkpoint)
+        if files := _model_files(folder):
             return ShardReader(files)
     raise ConfigError(
         f"run.init_from={source}: no weights there; give a .safetensors file, the folder of a checkpoint, a run or a "
         "Hugging Face model, or the id of a run."
     )
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """The safetensors files of a Hugging Face folder: those of its index, its one file, or all that there are."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+    whole = folder / "model.safetensors"
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))

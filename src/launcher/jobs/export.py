@@ -36,7 +36,10 @@ class ExportJob:
         """
         import torch
 
-        setup_logging(None, Ranks.from_env().rank)
+        ranks = Ranks.from_env()
+        setup_logging(None, ranks.rank)
+        if not ranks.is_main:  # one process has all to do
+            return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder, self.checkpoint)
         stored = StoredCheckpoint(path)

@@ -1,5 +1,7 @@
 """job=train: open the run's folder, train, and leave the truth about it in run.json."""
 
+import logging
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ class TrainJob:
         setup_logging(None, ranks.rank)
         if on_main(lambda: nothing_to_do(config, folder)):
             return None
-        lock = RunLock(folder, sleep=_sleep) if ranks.is_main else None
+        lock = RunLock(folder, sleep=_sleep, on_taken=give_up) if ranks.is_main else None
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         recorder = RecordHook(None, plain, code, 1)
@@ -75,6 +77,12 @@ def _sleep(seconds: float) -> None:
     """Waiting for another machine's lock takes up to half a minute, in which a signal may come."""
     time.sleep(seconds)
     signals.check()
+
+
+def give_up() -> None:
+    """Another process has this run now: not a byte more may be written."""
+    logging.shutdown()
+    os._exit(1)
 
 
 def nothing_to_do(config: DictConfig, folder: RunFolder) -> bool:

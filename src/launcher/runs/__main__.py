@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import ConfigError
-from launcher.runs import cancel, digest, listing, logs, retry, show
+from launcher.runs import cancel, digest, list_checkpoints, listing, logs, retry, show, verify
 from launcher.wording import hint
 
-VERBS = {"list": listing, "show": show, "logs": logs, "cancel": cancel, "retry": retry, "digest": digest}
+VERBS = {
+    "list": listing, "show": show, "logs": logs, "cancel": cancel, "retry": retry,
+    "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
+}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,59 @@
+"""Freeze the configuration of a job that a script submitted: `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
+
+The run's folder is written into FILE, for `launcher.dispatch.node` to run what lies there; nothing is written for a run
+that is complete already.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from launcher import composition, schema
+from launcher.cli import explain, report
+from launcher.dispatch.submission import freeze, standing, write_tickets
+from launcher.errors import ConfigError
+from launcher.folder import RunFolder
+from launcher.provenance import slurm_job_id
+
+
+def main() -> int:
+    """The exit code: 2 for a configuration that is at fault, or a run that is another job's."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    path, *overrides = sys.argv[1:]
+    try:
+        folder = prepare(overrides)
+        if folder is not None:
+            Path(path).write_text(f"{folder}\n")
+        return 0
+    except Exception as error:
+        sentences = explain(error)
+        if not sentences:
+            raise
+        report(sentences)
+        return 2
+
+
+def prepare(overrides: list[str]) -> Path | None:
+    """Compose, check and freeze; the run's folder, None for one that is complete.
+
+    Raises:
+        ConfigError: the configuration is at fault, or a process is on the run.
+    """
+    config = composition.compose(overrides)
+    schema.validate(config)
+    folder = RunFolder(Path(str(config.run.dir)).absolute())
+    taken = standing(folder, {})
+    if taken == "running":
+        raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or take run.tag=again.")
+    if taken is not None:
+        print(f"{folder.path} is {taken}: nothing to do.", flush=True)
+        return None
+    freeze(config, config.hydra)
+    if (job := slurm_job_id()) is not None:
+        write_tickets([folder], job, False, Path(os.environ.get("SLURM_SUBMIT_DIR", ".")))
+    return folder.path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The checkpoints of a run: step, size, age, who wrote it, and what `latest` and `best` point to. Reads no content."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest
+from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
+from launcher.runs.find import Run, find_run
+from launcher.runs.words import Page, duration, size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rows = checkpoints(find_run(arguments.run, arguments.outputs))
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("folder", "size", "age", "ranks", "strategy", "samples", "note"):
+        table.add_column(heading, justify="right" if heading in ("size", "age", "ranks", "samples") else "left")
+    for row in rows:
+        age = duration(time.time() - row["time"])
+        cells = [row["folder"], size(row["bytes"]), age, row["ranks"], row["strategy"], row["samples"], row["note"]]
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
+    if rows:
+        Page().print(table)
+    return 0
+
+
+def checkpoints(run: Run) -> list[dict[str, Any]]:
+    """A dictionary for each checkpoint, and for each folder that was set aside."""
+    store = CheckpointStore(run.folder.checkpoints)
+    aside = sorted(store.root.glob(f"{CORRUPT}*"))
+    linked = {name: store.linked(name) for name in (LATEST, BEST)}
+    rows = []
+    for folder in [*map(store.path, store.steps_with_broken()), *aside]:
+        row = _row(folder)
+        names = [name for name, step in linked.items() if step is not None and folder == store.path(step)]
+        rows.append({**row, "note": ", ".join([*names, *([row["note"]] if row["note"] else [])])})
+    return rows
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"folder": folder.name, "path": str(folder), "time": folder.stat().st_mtime}
+    try:
+        manifest = Manifest.read(folder)
+        row["time"] = (folder / NAME).stat().st_mtime
+    except (CorruptCheckpoint, OSError):
+        unknown = dict.fromkeys(("step", "ranks", "strategy", "samples"))
+        return {**row, **unknown, "bytes": 0, "note": "without a manifest"}
+    row |= {"step": manifest.step, "bytes": sum(entry.size for entry in manifest.files)}
+    row |= {"ranks": manifest.world_size, "strategy": manifest.strategy, "samples": manifest.samples}
+    return {**row, "note": "set aside" if folder.name.startswith(CORRUPT) else ""}

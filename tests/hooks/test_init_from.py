@@ -1,0 +1,98 @@
+"""Weights of others: where they may lie, under what names, and what is said of those that do not fit."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from launcher import BaseTrainer
+from launcher.errors import ConfigError
+from launcher.hooks.init_from import InitFromHook, Renamed, open_weights
+
+
+class Wrapped(nn.Module):
+    """As a Hugging Face model stands in a model of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+class Training(BaseTrainer):
+    def build_data_loader(self) -> list[torch.Tensor]:
+        return [torch.ones(1)]
+
+    def build_model(self) -> nn.Module:
+        return Wrapped()
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+
+def weights(prefix: str = "") -> dict[str, torch.Tensor]:
+    return {prefix + name: torch.full_like(p, 7.0) for name, p in Wrapped().model.state_dict().items()}
+
+
+def load(source: Path, strict: bool = True) -> nn.Module:
+    trainer = Training(max_steps=1, workspace=source.parent / "run", device="cpu")
+    trainer.build()
+    InitFromHook(source, strict=strict).on_start(trainer)
+    return trainer.model
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "whole.model."])
+def test_a_file_whatever_is_around_its_names(tmp_path: Path, prefix: str) -> None:
+    save_file(weights(prefix), tmp_path / "w.safetensors")
+    assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
+
+
+def test_a_hugging_face_folder(tmp_path: Path) -> None:
+    """Sharded files by their index; another file beside them is none of the model's."""
+    names = sorted(weights())
+    for i, name in enumerate(names):
+        save_file({name: weights()[name].to(torch.bfloat16)}, tmp_path / f"model-{i}.safetensors")
+    save_file({"adapter": torch.ones(1)}, tmp_path / "adapter.safetensors")
+    index = {"weight_map": {name: f"model-{i}.safetensors" for i, name in enumerate(names)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert sorted(open_weights(tmp_path).names()) == names
+    assert all(bool((p == 7).all()) and p.dtype == torch.float32 for p in load(tmp_path).parameters())
+
+
+def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = weights() | {"1.weight": torch.ones(5, 4), "2.weight": torch.ones(1)}
+    del given["1.bias"]
+    save_file(given, tmp_path / "w.safetensors")
+    with pytest.raises(ConfigError, match=r"do not fit.*run\.init_strict=false"):
+        load(tmp_path / "w.safetensors")
+    caplog.set_level(logging.INFO)
+    model = load(tmp_path / "w.safetensors", strict=False)
+    assert bool((model.model[0].weight == 7).all()) and model.model[1].weight.shape == (2, 4)  # type: ignore[union-attr, index]
+    said = caplog.text
+    assert "model.1.weight: shape (5, 4) in the checkpoint, (2, 4) in the model" in said
+    assert "model.1.bias: the model has it, the checkpoint has not" in said
+    assert "model.2.weight: the checkpoint has it, the model has not" in said
+    assert "w.safetensors" in said or "2 of 4" in said
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_other_weights_altogether(tmp_path: Path, strict: bool) -> None:
+    save_file({"a.b": torch.ones(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(ConfigError, match="none of its weights"):
+        load(tmp_path / "w.safetensors", strict)
+
+
+def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
+    stored = {f"model/model.{name}": tensor for name, tensor in weights().items()}
+    save_file(stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors")
+    assert sorted(Renamed(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()) == sorted(
+        Wrapped().state_dict()
+    )
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no weights there"):
+        load(tmp_path)

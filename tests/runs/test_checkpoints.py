@@ -1,0 +1,76 @@
+"""`verify` and `list-checkpoints`: what they say of a run's checkpoints."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest
+from launcher.checkpoint.shards import write_tensors
+from launcher.checkpoint.store import CheckpointStore
+
+
+@pytest.fixture
+def store(make_run):
+    """A run with the checkpoints of steps 2 and 4; the first is the best."""
+    store = CheckpointStore(make_run("gpt", "aa").checkpoints)
+    for step in (2, 4):
+        part = store.begin(step)
+        entry = write_tensors(part / "shard-00000.safetensors", {"model/w": torch.full((100,), float(step))})
+        final = store.commit(part, Manifest(step, 1, "none", "sharded", samples=step * 32, files=[entry]))
+        store.link("latest", final.name)
+    store.link("best", store.path(2).name)
+    return store
+
+
+def test_all_is_well(store, runs):
+    code, output, error = runs("verify", "aa")
+    assert (code, error) == (0, "")
+    lines = output.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [str(store.path(2)), str(store.path(4))]
+    assert all("  ok, " in line for line in lines)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_is_wrong_is_named(store, runs, quick):
+    shard = store.path(2) / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    (store.path(4) / "shard-00000.safetensors").unlink()
+    code, output, _ = runs("verify", "aa", *["--quick"] * quick)
+    first, second = output.splitlines()
+    assert code == 1 and second.endswith("  shard-00000.safetensors is missing")
+    assert ("  ok, " if quick else "shard-00000.safetensors has changed") in first
+
+
+def test_what_lies_about(store, runs):
+    store.set_aside(store.path(4), CorruptCheckpoint("x"))
+    store.begin(6)
+    code, output, _ = runs("verify", "aa")
+    assert code == 1, "latest leads nowhere"
+    assert "latest  leads to step-00000004, which is not there" in output
+    assert "corrupt-step-00000004  set aside: nothing is wrong with it now" in output
+    assert "being written, or left by a process that was killed" in output
+    store.recover()
+    assert runs("verify", "aa")[0] == 0
+
+
+def test_no_checkpoint(make_run, runs):
+    make_run("gpt", "aa")
+    code, output, _ = runs("verify", "aa")
+    assert code == 0 and output.endswith("no checkpoint\n")
+    assert runs("list-checkpoints", "aa") == (0, "", "")
+
+
+def test_the_list(store, runs):
+    store.set_aside(store.path(4), CorruptCheckpoint("x"))
+    shutil.copytree(store.path(2), store.path(6))
+    (store.path(6) / "manifest.json").unlink()
+    _, output, _ = runs("list-checkpoints", "aa")
+    rows = [line.split() for line in output.splitlines()]
+    assert rows[0] == ["folder", "size", "age", "ranks", "strategy", "samples", "note"]
+    assert rows[1][0] == "step-00000002" and rows[1][-4:] == ["1", "none", "64", "best"]
+    assert rows[2][0] == "step-00000006" and "without a manifest" in output.splitlines()[2]
+    assert rows[3][0] == "corrupt-step-00000004" and "set aside" in output.splitlines()[3]
+    found = json.loads(runs("list-checkpoints", "aa", "--json")[1])
+    assert [row["step"] for row in found] == [2, None, 4] and found[0]["bytes"] > 400

@@ -1,0 +1,163 @@
+"""A real SLURM cluster on this machine (`slurm/lab/`), and what happens to jobs on it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "slurm" / "lab"
+TESTS = Path(__file__).parents[1]
+REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
+
+
+def impossible() -> str | None:
+    """Why no cluster can be started here, if so. Packages are installed only where a cluster is insisted on."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a SLURM cluster of one's own needs Linux and root"
+    if shutil.which("slurmctld") is None and not REQUIRED:
+        return "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
+    if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
+        return "SLURM is not installed, and there is no apt-get to install it"
+    return None
+
+
+@dataclass
+class Lab:
+    """One cluster.
+
+    Args:
+        state: its folder.
+        port: the first of its ports.
+        settings: variables of `up.sh`, without their `SLURM_LAB_`.
+    """
+
+    state: Path
+    port: int
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs to find this cluster, and the tests' hooks."""
+        own = {f"SLURM_LAB_{key}": value for key, value in self.settings.items()}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        return {
+            **clean,
+            **own,
+            "SLURM_LAB_STATE": str(self.state),
+            "SLURM_LAB_PORT": str(self.port),
+            "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
+            "PYTHONPATH": str(TESTS),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def start(self) -> None:
+        done = subprocess.run(
+            [SCRIPTS / "up.sh", "--fresh"], env=self.environment, capture_output=True, text=True, timeout=280
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"the cluster did not start:\n{done.stderr}")
+
+    def stop(self) -> None:
+        subprocess.run([SCRIPTS / "down.sh"], env=self.environment, capture_output=True, timeout=60)
+
+    def run(self, *command: str, check: bool = True, timeout: float = 60) -> str:
+        """What a command prints, run against this cluster."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def node(self, verb: str, name: str) -> None:
+        self.run(str(SCRIPTS / "node.sh"), verb, name)
+
+    def launcher(
+        self, *arguments: str, module: str = "launcher", timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher ...`, as a user of this cluster types it."""
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+
+    def submit(self, outputs: Path, *overrides: str) -> str:
+        """Submit runs of the small experiment; the id of the job, without an array's tasks."""
+        done = self.launcher(*experiment(outputs), "dispatch=slurm", *overrides)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.search(r"as SLURM job (\d+)", done.stdout)
+        assert found is not None, done.stdout
+        return found[1]
+
+    def preempt(self, node: str) -> None:
+        """A job of a higher partition that wants a whole node, for a second."""
+        self.run("sbatch", "-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", "sleep 1")
+
+    def info(self, job: str) -> dict[str, str]:
+        text = self.run("scontrol", "show", "job", "-o", job)
+        return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
+
+    def wait_until_ended(self, job: str, timeout: float = 200) -> str:
+        """The state in which a job ends for good: a requeued one is pending again, or will be."""
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+        for _ in ticks(timeout, f"job {job} to end"):
+            state = self.info(job)["JobState"]
+            if state in ended:
+                return state
+        raise AssertionError
+
+
+def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
+    """Look, and look again."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(pause)
+    raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 120) -> Any:
+    for _ in ticks(timeout, what):
+        if found := condition():
+            return found
+    raise AssertionError
+
+
+def experiment(outputs: Path, steps: int = 600) -> list[str]:
+    """The overrides of a small run; with the pacer it takes a minute in its job's first start, unless disturbed."""
+    return [
+        "model=mlp",
+        "data=digits",
+        "model.hidden_dim=16",
+        f"trainer.max_steps={steps}",
+        "hooks.checkpointing.interval=25",
+        "hooks.logging.interval=1",
+        "+tracker.pace._target_=pacer.Pacer",
+        "+tracker.pace.seconds=0.1",
+        f"paths.outputs={outputs}",
+    ]
+
+
+def steps_done(folder: Path) -> int:
+    """The last step in a run's metrics.jsonl."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return int(json.loads(lines[-1])["step"])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def run_folders(outputs: Path) -> list[Path]:
+    return sorted(path.parent for path in outputs.glob("*/*/run.json"))
+
+
+def wait_for_step(outputs: Path, step: int = 20, runs: int = 1) -> None:
+    wait_for(
+        lambda: sum(steps_done(folder) >= step for folder in run_folders(outputs)) >= runs,
+        f"step {step} in {outputs}: {[p.read_text()[-2000:] for p in outputs.glob('*/*/logs/slurm*')]}",
+    )
