@@ -17,8 +17,8 @@ SRC = ROOT / "src"
 TIERS = [
     {"hydra_plugins"},
     {"__main__"},
-    {"cli", "composition", "diagnosis", "help", "sweep"},
-    {"dispatch", "runs"},
+    {"cli", "diagnosis", "help"},
+    {"dispatch", "runs", "composition", "sweep"},
     {"jobs", "run"},
     {"trainer"},
     {"hooks"},
@@ -41,15 +41,13 @@ TIERS = [
     | {"resolution", "schema", "signatures", "sources", "types", "wording"},
 ]
 # What a process starts with stands at the top, wherever its file lies.
-ENTRIES = {"launcher.__main__", "launcher.dispatch.worker"}
+ENTRIES = {"launcher.__main__", "launcher.dispatch.worker", "launcher.dispatch.node"}
 
 # Of one tier, and yet not to know of each other (or only one of the other).
 STRANGERS = {
     ("strategies", "data"),
     ("data", "strategies"),
     ("run", "jobs"),
-    ("dispatch", "runs"),
-    ("runs", "dispatch"),
 }
 
 # What a config error, `--help` or a look at the runs loads.
@@ -57,6 +55,8 @@ TORCH_FREE = sorted(
     {
         *TIERS[1],
         *TIERS[2],
+        "composition",
+        "sweep",
         *TIERS[-1],
         "runs.__main__",
         "checkpoint.store",

@@ -20,8 +20,8 @@ class FileEntry:
     name: str
     size: int
     xxh3: str
-    """xxh3-128 of its bytes, hex; of a file in pieces, of their checksums in a row. It finds rot and torn writes; it is no
-    defence against forgery."""
+    """xxh3-128 of its bytes, hex; of a file in pieces, of their checksums in a row. It finds rot and torn writes; it is
+    no defence against forgery."""
     pieces: tuple[tuple[int, str], ...] = ()
     """Bytes and checksum of each tensor, in order: who reads one can check it alone."""
 
@@ -61,7 +61,7 @@ def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
     size = sum(length for length, _ in pieces)
     if len(pieces) == 1:
         return FileEntry(name, size, pieces[0][1])
-    return FileEntry(name, size, xxhash.xxh3_128_hexdigest("".join(sum for _, sum in pieces)), tuple(pieces))
+    return FileEntry(name, size, xxhash.xxh3_128_hexdigest("".join(sum for _, sum in pieces).encode()), tuple(pieces))
 
 
 def _write_all(fd: int, view: memoryview) -> None:

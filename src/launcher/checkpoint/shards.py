@@ -209,7 +209,7 @@ def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) 
 
 
 def _read_rows(piece: _Piece, first: int, last: int) -> torch.Tensor:
-    """Rows are contiguous on disk: those wanted are read alone, unless there is a checksum to compare, which is of all."""
+    """Rows are contiguous on disk: those wanted are read alone, unless there is a checksum, which is of all."""
     if piece.checksum is not None:
         whole = torch.empty(piece.shape, dtype=piece.dtype)
         _read_whole(piece, whole)
