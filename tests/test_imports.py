@@ -17,8 +17,8 @@ SRC = ROOT / "src"
 TIERS = [
     {"hydra_plugins"},
     {"__main__"},
-    {"cli", "diagnosis", "help"},
-    {"dispatch", "runs", "composition", "sweep"},
+    {"cli", "help"},
+    {"dispatch", "runs", "composition", "diagnosis", "sweep"},
     {"jobs", "run"},
     {"trainer"},
     {"hooks"},
@@ -41,7 +41,7 @@ TIERS = [
     | {"resolution", "schema", "signatures", "sources", "types", "wording"},
 ]
 # What a process starts with stands at the top, wherever its file lies.
-ENTRIES = {"launcher.__main__", "launcher.dispatch.worker", "launcher.dispatch.node"}
+ENTRIES = {"launcher.__main__", "launcher.dispatch.worker", "launcher.dispatch.node", "launcher.dispatch.freeze"}
 
 # Of one tier, and yet not to know of each other (or only one of the other).
 STRANGERS = {
@@ -56,6 +56,7 @@ TORCH_FREE = sorted(
         *TIERS[1],
         *TIERS[2],
         "composition",
+        "diagnosis",
         "sweep",
         *TIERS[-1],
         "runs.__main__",
