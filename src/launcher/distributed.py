@@ -16,6 +16,8 @@ from launcher.errors import ConfigError, TrainingError
 T = TypeVar("T")
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
+PARENT = "LAUNCHER_PARENT"
+"""In the environment of a rank that the command has started: the id of that process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
 """Names a listening socket that rank 0 has inherited: no port can be taken between its choice and its use."""
 FAILURE = "launcher/failure"
@@ -55,6 +57,7 @@ def world_size() -> int:
 class _Meeting:
     store: Any = None
     groups: int = 0
+    timeout: float = TIMEOUT
     decisions: int = 0
     joined: bool = False
     host_group: Any = None
@@ -79,7 +82,7 @@ def has_met() -> bool:
 def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
     if ranks.world_size == 1:
         return dist.HashStore()
-    if fd := os.environ.get(LISTEN_FD):
+    if PARENT in os.environ:
         return dist.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -87,7 +90,7 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
             ranks.is_main,
             timeout=timeout,
             wait_for_workers=False,
-            master_listen_fd=int(fd) if ranks.is_main else None,
+            master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
         )
     from torch.distributed.rendezvous import rendezvous
 
@@ -108,6 +111,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
         raise ConfigError("strategy: ranks cannot exchange what is on an mps device; take strategy=none or device=cpu.")
     ranks = Ranks.from_env()
     _meeting.groups += 1
+    _meeting.timeout = timeout
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -129,10 +133,15 @@ def leave() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ telling
+def host_group() -> Any:
+    """A new gloo group: its collectives mix with no others, and no device has to wait for them. All ranks make it."""
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
+
+
 def _host_group() -> Any:
-    """A gloo group for what the hosts tell each other: no device has to wait for that. All ranks make it at once."""
+    """The one for what the main threads tell each other."""
     if _meeting.host_group is None:
-        _meeting.host_group = dist.new_group(backend="gloo")
+        _meeting.host_group = host_group()
     return _meeting.host_group
 
 
@@ -235,7 +244,7 @@ class Agreement:
     """
 
     def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
+        self._group = host_group() if world_size() > 1 else None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: Any = None
 

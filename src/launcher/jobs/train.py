@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher import signals
 from launcher.console import setup_logging
-from launcher.distributed import Ranks, on_main, tell_failure, told_failure
+from launcher.distributed import Ranks, broadcast, on_main, tell_failure, told_failure
 from launcher.errors import ConfigError, config_error
 from launcher.folder import RunFolder
 from launcher.hooks.checkpointing import CheckpointingHook
@@ -63,7 +63,7 @@ class TrainJob:
                 logger.info("Run %s", folder.path)
                 recorder.record = record
                 with attempt(record, config, ranks, trainer):
-                    recorder.attempt = on_main(lambda: record.attempt.number if record and record.attempt else 1)
+                    recorder.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
                     trainer.train()
                 logger.info("Completed at step %d.", trainer.step)
         except signals.Stop:
