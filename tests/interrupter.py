@@ -1,5 +1,5 @@
-"""A hook that sends real signals at an exact moment of a run; it stands among the trackers, which are no part of a run's
-identity."""
+"""A hook that sends real signals at an exact moment of a run; it stands among the trackers, which are no part of a
+run's identity."""
 
 import os
 import signal

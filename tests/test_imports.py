@@ -17,8 +17,8 @@ SRC = ROOT / "src"
 TIERS = [
     {"hydra_plugins"},
     {"__main__"},
-    {"cli", "composition", "diagnosis", "help", "sweep"},
-    {"dispatch", "runs"},
+    {"cli", "help"},
+    {"dispatch", "runs", "composition", "diagnosis", "sweep"},
     {"jobs", "run"},
     {"trainer"},
     {"hooks"},
@@ -57,6 +57,9 @@ TORCH_FREE = sorted(
     {
         *TIERS[1],
         *TIERS[2],
+        "composition",
+        "diagnosis",
+        "sweep",
         *TIERS[-1],
         "runs.__main__",
         "checkpoint.store",

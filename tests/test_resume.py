@@ -37,7 +37,11 @@ def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> N
         stopped = launch(parts, *COMMON, *overrides, *stop_at(step, moment))
         assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
         now = record(parts)
-        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == ("preempted", "preempted", attempt)
+        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == (
+            "preempted",
+            "preempted",
+            attempt,
+        )
         assert now["attempts"][-1]["signal"] == "SIGTERM"
         assert now["attempts"][-1]["end_step"] == now["step"] == (step - 1 if moment == "before_step" else step)
     last = launch(parts, *COMMON, *overrides)
@@ -51,7 +55,13 @@ def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> N
 
 @pytest.mark.parametrize(
     ("step", "moment", "code"),
-    [(0, "before_train", 143), (1, "forward", 143), (30, "optimizer", 143), (60, "after_step", 0), (60, "after_train", 0)],
+    [
+        (0, "before_train", 143),
+        (1, "forward", 143),
+        (30, "optimizer", 143),
+        (60, "after_step", 0),
+        (60, "after_train", 0),
+    ],
 )
 def test_a_signal_at_any_moment_is_honoured(tmp_path: Path, step: int, moment: str, code: int) -> None:
     stopped = launch(tmp_path, *COMMON, *DIGITS, *stop_at(step, moment, group=False))

@@ -143,16 +143,6 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     assert store.linked("latest") == 3 and store.steps() == [3]
 
 
-def test_disk_full_all_through_a_run(tmp_path: Path, small_disk: Path) -> None:
-    (small_disk / "ballast").write_bytes(bytes(1_000_000))
-    done = launch(
-        tmp_path / "outputs", *RUN, "model.hidden_dim=256", f"+hooks.checkpointing.path={small_disk}/checkpoints"
-    )
-    assert done.returncode == 1, done.output
-    assert "Step     40/" in done.output, "training itself went on to its end"
-    assert "No space left" in record(tmp_path / "outputs")["attempts"][-1]["reason"]
-
-
 # ---------------------------------------------------------------------------------------------------- hanging writers
 def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
     """In the middle training goes on, and waits for each save from then on; at the end it is a failure."""

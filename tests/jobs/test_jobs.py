@@ -9,7 +9,13 @@ from safetensors.torch import load_file
 from launcher.checkpoint.stored import StoredCheckpoint
 from runner import launch, run_folder
 
-COMMAND = ("model=mlp", "data=digits", "trainer.max_steps=8", "hooks.evaluation.interval=4", "hooks.evaluation.max_batches=null")
+COMMAND = (
+    "model=mlp",
+    "data=digits",
+    "trainer.max_steps=8",
+    "hooks.evaluation.interval=4",
+    "hooks.evaluation.max_batches=null",
+)
 
 
 @pytest.fixture(scope="module")

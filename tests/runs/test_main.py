@@ -7,7 +7,11 @@ import pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["shwo", "gpt"], "'shwo': is not one of the verbs list, show, logs, cancel, retry, list-checkpoints, verify, digest; did you mean show?\n"),
+        (
+            ["shwo", "gpt"],
+            "'shwo': is not one of the verbs list, show, logs, cancel, retry, list-checkpoints, verify, digest; "
+            "did you mean show?\n",
+        ),
         (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
         (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),
         (["show", "gtp"], "'gtp': is no run in {outputs}; did you mean gpt?\n"),

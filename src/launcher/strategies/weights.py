@@ -114,9 +114,7 @@ def build(
         return draw(build_model, context, device)
 
 
-def draw(
-    build_model: Callable[[], nn.Module], context: AbstractContextManager[Any], device: torch.device
-) -> nn.Module:
+def draw(build_model: Callable[[], nn.Module], context: AbstractContextManager[Any], device: torch.device) -> nn.Module:
     """As `build`, with this rank's own generators."""
     start = rng_state()
     with context:
