@@ -35,19 +35,21 @@ TIERS = [
         "device",
         "seeding",
         "nested",
+        "slurm",
     }
     | {"startup", "console"},
     {"annotations", "crosschecks", "errors", "folder", "identity", "lock", "options", "process", "provenance", "record"}
     | {"resolution", "schema", "signatures", "sources", "types", "wording"},
 ]
 # What a process starts with stands at the top, wherever its file lies.
-ENTRIES = {"launcher.__main__", "launcher.dispatch.worker", "launcher.dispatch.node", "launcher.dispatch.freeze"}
+ENTRIES = {"launcher.__main__", "launcher.dispatch.freeze", "launcher.dispatch.node", "launcher.dispatch.worker"}
 
 # Of one tier, and yet not to know of each other (or only one of the other).
 STRANGERS = {
     ("strategies", "data"),
     ("data", "strategies"),
     ("run", "jobs"),
+    ("runs", "dispatch"),  # but dispatch.wait shows the table of runs
 }
 
 # What a config error, `--help` or a look at the runs loads.

@@ -43,14 +43,16 @@ def _batch(tree: dict[str, Any]) -> Iterator[str]:
     here: what does not divide then divides by no number of them."""
     size, micro = _count(tree, "data.batch_size"), _count(tree, "trainer.micro_batch_size")
     nproc, nodes = _count(tree, "dispatch.nproc"), _count(tree, "dispatch.nodes") or 1
-    world = (nproc or 1) * nodes
+    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node")
+    world = (nproc or tasks or 1) * nodes
     unit = (micro or 1) * world
     if size is None or size % unit == 0:
         return
     factors = [f"trainer.micro_batch_size={micro}"] if micro else []
-    if nproc is not None:
+    if nproc is not None or world > 1:
+        source = f"dispatch.nproc={nproc}" if nproc is not None else f"{tasks or 1} to a node"
         machines = f" x {nodes} nodes" if nodes > 1 else ""
-        factors.append(f"{world} rank{'s' if world > 1 else ''} (dispatch.nproc={nproc}{machines})")
+        factors.append(f"{world} rank{'s' if world > 1 else ''} ({source}{machines})")
     parts = " x ".join(factors) + (f" = {unit}" if len(factors) > 1 else "")
     ways = [str(way) for way in (size // unit * unit, (size // unit + 1) * unit) if way]
     yield f"data.batch_size={size}: does not divide by {parts}; take {' or '.join(ways)}."

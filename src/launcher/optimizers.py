@@ -75,7 +75,8 @@ def sgd(
     if nesterov and not momentum:
         raise ConfigError("optimizer.nesterov=true: needs momentum; e.g. optimizer.momentum=0.9.")
     groups = decay_groups(model, weight_decay, no_decay)
-    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=_fused(groups, fused))
+    kernel = _fused(groups, fused, takes_sharded=False)
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=kernel)
 
 
 def lion(
@@ -295,9 +296,11 @@ def _pair(betas: Iterable[float]) -> tuple[float, float]:
     return values
 
 
-def _fused(groups: list[dict[str, Any]], wanted: bool | None) -> bool | None:
+def _fused(groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True) -> bool | None:
     """What to pass on as `fused`; torch itself finds out at the first step only.
 
+    Args:
+        takes_sharded: the kernel works on the pieces of sharded parameters too, as those of Adam and AdamW do.
     Raises:
         ConfigError: it is asked for and cannot be had.
     """
@@ -305,6 +308,13 @@ def _fused(groups: list[dict[str, Any]], wanted: bool | None) -> bool | None:
         return None
     kernels = _fused_devices()
     parameters = [p for group in groups for p in group["params"]]
+    if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
+        if wanted:
+            raise ConfigError(
+                "optimizer.fused=true: this optimizer's fused kernel takes no sharded parameters; take "
+                "optimizer.fused=null, or strategy=ddp."
+            )
+        return None
     missing = next((p for p in parameters if p.device.type not in kernels or not p.is_floating_point()), None)
     if missing is None:
         return True

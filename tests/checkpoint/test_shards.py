@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import DTYPES, ShardReader, write_tensors
 from launcher.strategies.base import Part
 
@@ -44,3 +45,24 @@ def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
     write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": Part((4, 2), (0, 0))})
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         ShardReader([tmp_path / "a.safetensors"]).read("w")
+
+
+def test_a_flipped_byte_is_found_on_the_way(tmp_path: Path) -> None:
+    """Whole tensors, parts of them, and the header; what is not read is not looked at."""
+    file = tmp_path / "shard-00000.safetensors"
+    entry = write_tensors(file, {"a": torch.arange(6.0).reshape(3, 2), "b": torch.ones(4)})
+    good = file.read_bytes()
+
+    def reader() -> ShardReader:
+        return ShardReader([file], entries={file.name: entry})
+
+    file.write_bytes(good[:-1] + b"x")
+    assert torch.equal(reader().read("a"), torch.arange(6.0).reshape(3, 2))
+    with pytest.raises(CorruptCheckpoint, match="checksum"):
+        reader().read("b")
+    file.write_bytes(good[:-40] + b"x" + good[-39:])
+    with pytest.raises(CorruptCheckpoint, match="checksum"):
+        reader().read_into("a", torch.empty(1, 2), (2, 0))
+    file.write_bytes(good[:20] + b"x" + good[21:])
+    with pytest.raises(CorruptCheckpoint, match="checksum"):
+        reader()

@@ -1,6 +1,9 @@
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -11,19 +14,18 @@ collect_ignore_glob = [] if os.environ.get("LAUNCHER_SLURM_TESTS") else ["test_*
 
 
 @pytest.fixture(scope="session")
-def start_lab(tmp_path_factory):
-    """Starts clusters; all are stopped at the end."""
+def start_lab():
+    """Starts clusters; all are stopped at the end. Their daemons run under users of their own, who enter no folder of
+    pytest's."""
     if reason := labs.impossible():
         (pytest.fail if labs.REQUIRED else pytest.skip)(reason)
     started = []
 
     def start(**settings):
         port = 20000 + os.getpid() % 100 * 100 + len(started) * 50  # below those that the kernel hands out
-        path = tmp_path_factory.mktemp("slurm")
-        path.chmod(0o755)
-        for parent in path.parents[:2]:  # munged and mariadbd are other users, and must get through
-            parent.chmod(parent.stat().st_mode | 0o755)
-        lab = labs.Lab(path / "lab", port, {"MESSAGE_TIMEOUT": "5", "GRACE": "12", **settings})
+        folder = Path(tempfile.mkdtemp(prefix="slurm-lab-"))
+        folder.chmod(0o755)
+        lab = labs.Lab(folder / "lab", port, {"MESSAGE_TIMEOUT": "5", "GRACE": "12", **settings})
         started.append(lab)
         lab.start()
         return lab
@@ -31,6 +33,7 @@ def start_lab(tmp_path_factory):
     yield start
     for lab in started:
         lab.stop()
+        shutil.rmtree(lab.state.parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +57,7 @@ def undisturbed(tmp_path_factory):
         key = (ranks, *overrides)
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
-            more = ["strategy=ddp", f"dispatch.nproc={ranks}"] if ranks > 1 else []
+            more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
             command = [sys.executable, "-m", "launcher", *labs.experiment(outputs), "tracker.pace.seconds=0", *more]
             environment = {**os.environ, "PYTHONPATH": str(labs.TESTS), "OMP_NUM_THREADS": "1"}
             subprocess.run([*command, *overrides], env=environment, check=True, capture_output=True, timeout=120)

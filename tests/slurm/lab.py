@@ -46,28 +46,29 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         """What a command needs to find this cluster, and the tests' hooks."""
-        own = {f"SLURM_LAB_{key}": value for key, value in self.settings.items()}
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
         return {
             **clean,
-            **own,
-            "SLURM_LAB_STATE": str(self.state),
-            "SLURM_LAB_PORT": str(self.port),
             "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def start(self) -> None:
-        done = subprocess.run(
-            [SCRIPTS / "up.sh", "--fresh"], env=self.environment, capture_output=True, text=True, timeout=280
-        )
+    def script(self, name: str, *arguments: str, timeout: float = 60) -> None:
+        """Run one of the lab's own scripts."""
+        own = {f"SLURM_LAB_{key}": value for key, value in self.settings.items()}
+        own |= {"SLURM_LAB_STATE": str(self.state), "SLURM_LAB_PORT": str(self.port)}
+        command = [str(SCRIPTS / name), *arguments]
+        done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:
-            raise RuntimeError(f"the cluster did not start:\n{done.stderr}")
+            raise RuntimeError(f"{name} failed:\n{done.stderr}")
+
+    def start(self) -> None:
+        self.script("up.sh", "--fresh", timeout=280)
 
     def stop(self) -> None:
-        subprocess.run([SCRIPTS / "down.sh"], env=self.environment, capture_output=True, timeout=60)
+        self.script("down.sh")
 
     def run(self, *command: str, check: bool = True, timeout: float = 60) -> str:
         """What a command prints, run against this cluster."""
@@ -77,7 +78,7 @@ class Lab:
         return done.stdout
 
     def node(self, verb: str, name: str) -> None:
-        self.run(str(SCRIPTS / "node.sh"), verb, name)
+        self.script("node.sh", verb, name)
 
     def launcher(
         self, *arguments: str, module: str = "launcher", timeout: float = 120

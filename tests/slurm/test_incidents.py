@@ -87,7 +87,7 @@ def kill_task(lab: Lab, job: str, node: str) -> None:
     lab.run("scancel", "--signal=TERM", f"{job}.0")
 
 
-FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=ddp"]
+FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp"]
 PREEMPTED = "preempted, requeued"
 INCIDENTS = [
     *(
@@ -178,7 +178,7 @@ def test_a_run_goes_on_as_if_nothing_had_happened(happened, incident, undisturbe
         assert (folder / "checkpoints" / f"step-{last['end_step']:08d}" / "manifest.json").exists()
         return
     assert record(outputs)["state"] == "completed"
-    reference = undisturbed(incident.ranks)
+    reference = undisturbed(incident.ranks, *(incident.overrides[2:] if incident.ranks > 1 else ()))
     assert final_state(outputs) == final_state(reference)
     if incident.ranks == 1:
         assert metrics(outputs) == metrics(reference)  # each step once

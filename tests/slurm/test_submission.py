@@ -125,24 +125,15 @@ def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
 
 def test_restarts_without_progress_end(cluster, tmp_path):
     lab = cluster
-    job = lab.submit(
-        tmp_path, "dispatch.max_fruitless_restarts=1", "+dispatch.sbatch.begin=now", "trainer.max_steps=5000"
-    )
+    job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000")
     for restart in range(2):  # before anything is saved
-        wait_for(
-            lambda n=restart: lab.info(job)["JobState"] == "RUNNING" and lab.info(job)["Restarts"] == str(n), "a start"
-        )
-        wait_for(lambda n=restart: len(starts(tmp_path, job)) == n + 1, "the start to be noted")
-        (folder,) = run_folders(tmp_path)
-        lab.run(
-            "scancel",
-            "--signal=KILL",
-            f"{job}.{lab.run('squeue', '-s', '-h', '-j', job, '-o', '%i').split('.')[-1].strip()}",
-            check=False,
-        )
+        wait_for(lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted")
+        step = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()[0]
+        lab.run("scancel", "--signal=KILL", step, check=False)
         lab.run("scontrol", "requeue", job, check=False)
     assert lab.wait_until_ended(job) == "FAILED"
-    assert record(tmp_path)["state"] == "failed" and steps_done(folder) < 25
+    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < 25
+    assert "without a new checkpoint" in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
 
 
 def starts(outputs, job):
@@ -163,7 +154,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
         "--mem=1G",
         "--requeue",
     ):
-        assert f"#SBATCH {flag}" in fine.stdout
+        assert f"#SBATCH --{flag}" in fine.stdout
     wrong = lab.launcher(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64")
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout

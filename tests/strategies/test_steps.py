@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from strategies.ranks import together
 
@@ -34,6 +35,13 @@ OVERFLOW = {
         "scaler": ["precision=fp16", "precision.init_scale=1024"],
     }.items()
 }
+PARTS = {
+    "digits": ["digits"],
+    "untied": ["model.tie_embeddings=false"],
+    "sgd": ["optimizer=sgd"],
+    **({"muon": ["optimizer=muon"]} if hasattr(torch.optim, "Muon") else {}),
+}
+"""Other parts, under fsdp on two ranks and under none on one."""
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
 
 
@@ -52,6 +60,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     for name, overrides in {"fsdp": FSDP, "ddp": DDP, "host": SAME["drawn on the host"]}.items():
         tasks[f"weights {name}"] = "initial_weights", {"overrides": overrides}
     tasks["weights mlp"] = "initial_weights", {"overrides": [*FSDP, "digits"]}
+    for name, overrides in PARTS.items():
+        tasks[f"part {name}"] = "train", {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]}
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
@@ -68,6 +78,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             {"folder": str(folder / "b"), "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"]},
         ),
     }
+    for name, overrides in PARTS.items():
+        tasks[f"part {name}"] = ("train", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
     return {name: one[0] for name, one in zip(tasks, together(1, folder, list(tasks.values())), strict=True)}
 
 
@@ -83,6 +95,14 @@ def test_options_that_round_differently(found: dict[str, list[Any]], name: str) 
     for mine, expected in zip(found[name], found["ddp"], strict=True):
         assert mine["losses"] == pytest.approx(expected["losses"], rel=1e-3)
         assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_other_parts_agree_too(found: dict[str, list[Any]], alone: dict[str, Any], name: str) -> None:
+    expected = alone[f"part {name}"]
+    for mine in found[f"part {name}"]:
+        assert mine["losses"] == pytest.approx(expected["losses"], rel=2e-5)
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-3)  # Muon's own arithmetic is in bf16
 
 
 def test_recomputing_changes_no_number(alone: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import xxhash
 
-CHUNK = 8 << 20
+from launcher.checkpoint.chunks import ChunkWriter
+
+CHUNK = 1 << 20
 """Bytes hashed and then written at a time: small enough to be still in the cache for the write."""
 
 
@@ -30,26 +32,30 @@ def nothing() -> None:
     pass
 
 
-def write_file(path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing) -> FileEntry:
+def write_file(
+    path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing, size: int = 0
+) -> FileEntry:
     """Write, hash, fsync. The folder's own fsync is the caller's.
 
     Args:
         buffers: each is a piece with a checksum of its own.
         advanced: called after each chunk; what it raises ends the writing.
+        size: about so many bytes are to come.
     Raises:
         OSError: the disk is full, read-only or broken.
     """
     pieces = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        for buffer in buffers:
-            view, digest = memoryview(buffer).cast("B"), xxhash.xxh3_128()
-            for start in range(0, len(view), CHUNK):
-                chunk = view[start : start + CHUNK]
-                digest.update(chunk)
-                _write_all(fd, chunk)
-                advanced()
-            pieces.append((len(view), digest.hexdigest()))
+        with ChunkWriter(fd, size) as writer:
+            for buffer in buffers:
+                view, digest = memoryview(buffer).cast("B"), xxhash.xxh3_128()
+                for start in range(0, len(view), CHUNK):
+                    chunk = view[start : start + CHUNK]
+                    digest.update(chunk)
+                    writer.write(chunk)
+                    advanced()
+                pieces.append((len(view), digest.hexdigest()))
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -61,12 +67,9 @@ def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
     size = sum(length for length, _ in pieces)
     if len(pieces) == 1:
         return FileEntry(name, size, pieces[0][1])
-    return FileEntry(name, size, xxhash.xxh3_128_hexdigest("".join(sum for _, sum in pieces).encode()), tuple(pieces))
-
-
-def _write_all(fd: int, view: memoryview) -> None:
-    while view:
-        view = view[os.write(fd, view) :]
+    return FileEntry(
+        name, size, xxhash.xxh3_128_hexdigest("".join(checksum for _, checksum in pieces).encode()), tuple(pieces)
+    )
 
 
 def write_json(path: Path, data: Any) -> FileEntry:

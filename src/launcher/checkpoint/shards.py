@@ -70,7 +70,7 @@ def write_tensors(
         yield struct.pack("<Q", len(text)) + text
         yield from buffers
 
-    return write_file(path, stream(), advanced)
+    return write_file(path, stream(), advanced, end)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) 
 
 
 def _read_rows(piece: _Piece, first: int, last: int) -> torch.Tensor:
-    """Rows are contiguous on disk: those wanted are read alone, unless there is a checksum, which is of all."""
+    """Rows are contiguous on disk: those wanted are read alone, but for a checksum, which is of all of them."""
     if piece.checksum is not None:
         whole = torch.empty(piece.shape, dtype=piece.dtype)
         _read_whole(piece, whole)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from launcher import composition, schema
 from launcher.cli import explain, report
-from launcher.dispatch.submission import freeze, standing, write_tickets
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.provenance import slurm_job_id
+from launcher.slurm.submission import freeze, standing, write_tickets
 
 
 def main() -> int:

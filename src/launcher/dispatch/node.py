@@ -42,7 +42,7 @@ def work(folder: Any) -> Any:
     from launcher import identity  # noqa: F401 - registers the resolvers
     from launcher.dispatch.environment import join_ranks
     from launcher.dispatch.requeue import guarded
-    from launcher.dispatch.submission import thaw
+    from launcher.slurm.submission import thaw
 
     config, hydra = thaw(folder)
     if hydra is not None:

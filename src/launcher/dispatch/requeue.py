@@ -29,12 +29,12 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from launcher import signals
-from launcher.dispatch import scheduler
-from launcher.dispatch.scheduler import JobInfo, SchedulerError
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.provenance import slurm_job_id
 from launcher.record import RunRecord, replace_file
+from launcher.slurm import scheduler
+from launcher.slurm.scheduler import JobInfo, SchedulerError
 
 T = TypeVar("T")
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)

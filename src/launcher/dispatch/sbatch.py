@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.dispatch import scheduler
 from launcher.errors import ConfigError
+from launcher.slurm import scheduler
 
 DISK_SPEED = 200e6
 """Bytes per second that a save to a shared file system is assumed to take at least."""

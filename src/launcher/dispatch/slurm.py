@@ -4,21 +4,34 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
-from launcher.dispatch import scheduler, snapshot, submission
+from launcher.dispatch import snapshot
 from launcher.dispatch.sbatch import Script, findings, import_submitit, seconds
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
-from launcher.sweep import SweepJob
+from launcher.slurm import scheduler, submission
 from launcher.types import NonNegativeInt, PositiveInt
 
 SHOWN = 20
 """So many submitted runs are named one by one."""
+
+
+class Job(Protocol):
+    """One job of a sweep, see `launcher.sweep.SweepJob`."""
+
+    run: str
+    overrides: list[str]
+
+    @property
+    def config(self) -> DictConfig: ...
+
+    @property
+    def label(self) -> str: ...
 
 
 @dataclass
@@ -148,7 +161,7 @@ class SlurmDispatch:
             raise SystemExit(1)
         return result.return_value
 
-    def sweep(self, jobs: Sequence[SweepJob], task: Any) -> Sequence[JobReturn]:
+    def sweep(self, jobs: Sequence[Job], task: Any) -> Sequence[JobReturn]:
         """Submit the runs of a sweep as arrays: those that are completed, running or queued are left alone.
 
         Returns:
@@ -181,7 +194,6 @@ class SlurmDispatch:
             raise ConfigError(
                 "dispatch=slurm: this process is a rank of a job already; take dispatch=local inside of one."
             )
-        self._check_batch(first)
         queue = scheduler.queue()
         if queue is None:
             raise ConfigError("dispatch=slurm: squeue gives no answer here; is this a machine of the cluster?")
@@ -201,14 +213,6 @@ class SlurmDispatch:
         from launcher.dispatch.waiting import wait_for
 
         return wait_for(runs)
-
-    def _check_batch(self, config: DictConfig) -> None:
-        world, size = self.nodes * self.tasks_per_node, config.data.get("batch_size")
-        if size is not None and size % world:
-            raise ConfigError(
-                f"data.batch_size={size}: does not divide by the {world} ranks (dispatch.nodes={self.nodes} x "
-                f"{self.tasks_per_node} tasks); take a multiple of {world}."
-            )
 
     def _hand_over(self, due: list[Run], hydra: Callable[[DictConfig], Any], first: DictConfig) -> None:
         folder = submission.new_submission(Path(first.paths.outputs).expanduser())

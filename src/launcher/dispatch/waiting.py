@@ -9,8 +9,8 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from launcher import signals
 from launcher.console import console
-from launcher.dispatch import scheduler
 from launcher.runs import find, listing, show
+from launcher.slurm import scheduler
 
 if TYPE_CHECKING:
     from launcher.dispatch.slurm import Run

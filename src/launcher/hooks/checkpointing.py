@@ -151,9 +151,7 @@ class CheckpointingHook(BaseHook):
 
     def _newest(self) -> Path | None:
         try:
-            found = self.store.newest_valid(
-                is_small
-            )  # reading all would be reading twice: tensors are compared as they are loaded
+            found = self.store.newest_valid(is_small)  # the tensors are compared as they are loaded
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
                 f"No checkpoint of this run is whole: {error}. Nothing was deleted; run.resume=<folder> takes another "

@@ -5,12 +5,12 @@ import os
 import signal
 import sys
 
-from launcher.dispatch import scheduler
 from launcher.errors import ConfigError
 from launcher.lock import held_here
 from launcher.record import RunRecord
 from launcher.runs.compare import select
 from launcher.runs.find import Run, ask_queue, find_runs
+from launcher.slurm import scheduler
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

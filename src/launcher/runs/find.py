@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from launcher.dispatch.scheduler import QueuedJob, queue
-from launcher.dispatch.submission import ticket
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.record import read_record
+from launcher.slurm.scheduler import QueuedJob, queue
+from launcher.slurm.submission import ticket
 from launcher.wording import hint, nearest
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.

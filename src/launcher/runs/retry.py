@@ -5,9 +5,9 @@ import json
 import sys
 from collections import defaultdict
 
-from launcher.dispatch.submission import FROZEN, thaw
 from launcher.runs.cancel import chosen_runs
 from launcher.runs.find import Run
+from launcher.slurm.submission import FROZEN, thaw
 
 RETRIED = ("failed", "preempted", "stale")
 
@@ -43,13 +43,12 @@ def submit(runs: list[Run]) -> None:
     Raises:
         ConfigError: SLURM refuses them.
     """
-    from launcher.dispatch.slurm import SlurmDispatch
+    from hydra.utils import instantiate
 
     groups: dict[str, list[Run]] = defaultdict(list)
     for one in runs:
         config, _ = thaw(one.folder)
         groups[json.dumps(dict(config.dispatch), default=str, sort_keys=True)].append(one)
     for group in groups.values():
-        settings = thaw(group[0].folder)[0].dispatch
-        settings = {key: value for key, value in settings.items() if key not in ("_target_", "wait", "dry_run")}
-        SlurmDispatch(**settings).again([one.folder for one in group])
+        settings = {**thaw(group[0].folder)[0].dispatch, "wait": False, "dry_run": False}
+        instantiate(settings, _recursive_=False).again([one.folder for one in group])

@@ -77,7 +77,7 @@ def load_optimizer(
                 raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {name}.")
             state = dict(optimizer.state.get(p, {})) | values.get(name, {})
             for key in keys.get(name, []):
-                state[key] = _read(saved, f"{prefix}{name}/{key}", p, group)
+                state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, state.get(key))
             if state:
                 optimizer.state[p] = state
 
@@ -85,10 +85,13 @@ def load_optimizer(
 _HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
 
 
-def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-    """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself."""
+def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:
+    """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself. The one
+    at `present` is filled if it is alike: new memory costs more than reading into it."""
     shape = saved.shape(full)
-    if shape:
+    if isinstance(present, torch.Tensor) and shape and present.shape == shape and present.dtype == saved.dtype(full):
+        target = present
+    elif shape:
         target = like(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")

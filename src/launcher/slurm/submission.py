@@ -17,10 +17,10 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.dispatch.scheduler import QueuedJob
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.record import RunRecord, iso, replace_file
+from launcher.slurm.scheduler import QueuedJob
 
 FROZEN, TICKET, RUNS = "submission.json", "slurm.json", "runs.txt"
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -1,0 +1,504 @@
+"""What a checkpoint costs, side by side with others in one run: a model with AdamW, 12 bytes of state a parameter.
+
+    python benchmarks/checkpoint.py                        # 100 million parameters, 1.2 GB
+    python benchmarks/checkpoint.py --millions 25 --repeats 3
+
+- lost: seconds by which a training loop that is saved in once takes longer than one that is not, the wait at its end
+  included. That a call returns early says little: a copy that is made later, or a busy core, is paid for all the same.
+- durable: seconds from the call to all bytes fsynced, with nothing else to do.
+- load: into a live model and optimizer, nothing of it in the page cache.
+- exit: from a SIGTERM at the end of a step to the end of the process.
+
+Each is the median of alternating repeats. The yardsticks are taken between them: a copy of the state into kept memory,
+a write of as many bytes with fsync, a read of as many bytes.
+"""
+
+import argparse
+import gc
+import importlib.util
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher import BaseTrainer, CheckpointingHook
+from launcher.checkpoint.manifest import Manifest, is_small
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Payload, Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.distributed import Ranks
+from launcher.hooks.base import BaseHook
+from launcher.strategies.native import NativeStrategy
+
+WIDTH = 1024
+
+
+def make_model(millions: float) -> nn.Module:
+    """Square layers, as many as it takes."""
+    return nn.Sequential(
+        *(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, round(millions * 1e6 / (WIDTH * WIDTH + WIDTH)))))
+    )
+
+
+class Training:
+    """Model and optimizer, a step, and how each contender saves and loads them."""
+
+    def __init__(self, millions: float):
+        torch.manual_seed(0)
+        self.model = make_model(millions)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.input = torch.randn(16, WIDTH)
+        self.step()
+
+    def step(self) -> None:
+        self.model(self.input).pow(2).mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def tensors(self) -> list[torch.Tensor]:
+        moments = [t for state in self.optimizer.state.values() for t in state.values() if t.dim()]
+        return [p.detach() for p in self.model.parameters()] + moments
+
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors())
+
+
+# ------------------------------------------------------------------------------------------------------- contenders
+class Contender:
+    """Saves into a folder; `begin` returns as soon as training may go on, `finish` once the bytes are durable."""
+
+    name = ""
+
+    def __init__(self, training: Training, folder: Path):
+        self.training, self.folder = training, folder
+        folder.mkdir()
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Nothing is in flight."""
+
+    def durable_at(self) -> float:
+        """On the clock of time.perf_counter, after `finish`."""
+        return time.perf_counter()
+
+    def load(self) -> None:
+        raise NotImplementedError
+
+
+class Timed(CheckpointStore):
+    """Notes when a checkpoint was committed: what is deleted afterwards delays no one."""
+
+    durable_at = 0.0
+
+    def commit(self, *args: Any) -> Path:
+        path = super().commit(*args)
+        self.durable_at = time.perf_counter()
+        return path
+
+
+class Ours(Contender):
+    name = "launcher"
+
+    def __init__(self, training: Training, folder: Path):
+        super().__init__(training, folder)
+        self.store, self.number = Timed(folder), 0
+        self.saver = Saver(self.store, Ranks(), Retention())
+        self.strategy = _strategy(training)
+
+    def begin(self) -> None:
+        self.finish()
+        snapshot = self.strategy.snapshot()
+        self.number += 1
+        manifest = Manifest(self.number, 1, "none", "sharded")
+        self.saver.save(Payload(self.number, manifest, snapshot.tensors, {}, snapshot.meta), wait=False)
+
+    def finish(self) -> None:
+        self.saver.finish()
+
+    def durable_at(self) -> float:
+        return self.store.durable_at
+
+    def load(self) -> None:
+        found = self.store.newest_valid(is_small)
+        assert found is not None
+        self.strategy.load(StoredCheckpoint(found[0]))
+
+
+def _strategy(training: Training) -> NativeStrategy:
+    from launcher.precision import Precision
+    from launcher.state import StepPlan
+    from launcher.strategies.adopted import AdoptedStrategy
+
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    precision, device = Precision("fp32"), torch.device("cpu")
+    return AdoptedStrategy(training.model, training.optimizer, scaler, StepPlan(), precision, device)
+
+
+class TorchSave(Contender):
+    name = "torch.save + fsync"
+
+    def begin(self) -> None:
+        state = {"model": self.training.model.state_dict(), "optimizer": self.training.optimizer.state_dict()}
+        with open(self.folder / "new.pt", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self.folder / "new.pt", self.folder / "state.pt")
+
+    def load(self) -> None:
+        state = torch.load(self.folder / "state.pt")
+        self.training.model.load_state_dict(state["model"])
+        self.training.optimizer.load_state_dict(state["optimizer"])
+
+
+class Dcp(Contender):
+    """torch.distributed.checkpoint; it fsyncs its files."""
+
+    name = "DCP"
+
+    def __init__(self, training: Training, folder: Path):
+        super().__init__(training, folder)
+        import torch.distributed as dist
+        import torch.distributed.checkpoint as dcp
+
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.dcp, self.future = dcp, None
+        self.group = dist.new_group(backend="gloo")
+
+    def state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self.training.model, self.training.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def begin(self) -> None:
+        self.dcp.save(self.state(), checkpoint_id=self.folder / "state")
+
+    def load(self) -> None:
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        state = self.state()
+        self.dcp.load(state, checkpoint_id=self.folder / "state")
+        set_state_dict(
+            self.training.model, self.training.optimizer, model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )  # fmt: skip
+
+
+class DcpAsync(Dcp):
+    name = "DCP async"
+    stager: Any = None
+
+    def begin(self) -> None:
+        self.finish()
+        self.future = self.dcp.async_save(
+            self.state(), checkpoint_id=self.folder / "state", process_group=self.group, **self.options()
+        )
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def finish(self) -> None:
+        if self.future is not None:
+            self.future.result()
+            self.future = None
+
+
+class DcpCached(DcpAsync):
+    """With one stager that keeps its buffers."""
+
+    name = "DCP async, kept stager"
+
+    def options(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        if self.stager is None:
+            self.stager = DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=False,
+                    use_shared_memory=False,
+                    use_async_staging=False,
+                    use_non_blocking_copy=False,
+                )
+            )
+        return {"async_stager": self.stager}
+
+
+class LightningAsync(Contender):
+    """Lightning's AsyncCheckpointIO: a thread calls its torch.save. Nothing is fsynced."""
+
+    name = "Lightning async (no fsync)"
+
+    def __init__(self, training: Training, folder: Path):
+        super().__init__(training, folder)
+        from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+
+        self.io = AsyncCheckpointIO(TorchCheckpointIO())
+
+    def begin(self) -> None:
+        state = {"model": self.training.model.state_dict(), "optimizer": self.training.optimizer.state_dict()}
+        self.io.save_checkpoint(state, self.folder / "state.pt")
+
+    def finish(self) -> None:
+        self.io.teardown()
+        self.__init__(self.training, self.folder / f"{time.monotonic_ns()}")  # type: ignore[misc]
+
+
+class Trainloop(Contender):
+    """trainloop's own hook, called as its loop does. It saves at once, and fsyncs nothing."""
+
+    name = "trainloop's hook (no fsync)"
+
+    def __init__(self, training: Training, folder: Path):
+        super().__init__(training, folder)
+        import trainloop
+
+        class Tiny(trainloop.BaseTrainer):  # type: ignore[misc]
+            def build_data_loader(self) -> Any:
+                return [training.input]
+
+            def build_model(self) -> nn.Module:
+                return training.model
+
+            def build_optimizer(self) -> torch.optim.Optimizer:
+                return training.optimizer
+
+            def build_hooks(self) -> list[Any]:
+                return []
+
+            def forward(self, input: torch.Tensor) -> Any:
+                return self.model(input).pow(2).mean(), {}
+
+        self.trainer = Tiny(max_steps=1, device="cpu", workspace=folder)
+        self.trainer.train()
+        self.hook = trainloop.CheckpointingHook(interval=1)
+        self.hook.on_before_train(self.trainer)
+
+    def begin(self) -> None:
+        self.trainer.step += 1
+        self.trainer.max_steps = self.trainer.step + 1
+        self.hook.on_after_step(self.trainer)
+
+    def load(self) -> None:
+        self.hook.on_before_train(self.trainer)
+
+
+ALL = (Ours, TorchSave, Dcp, DcpAsync, DcpCached, LightningAsync, Trainloop)
+NEEDS = {LightningAsync: "lightning", Trainloop: "trainloop"}
+
+
+# -------------------------------------------------------------------------------------------------------- measuring
+def seconds(act: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def loop(training: Training, steps: int, contender: Contender | None = None) -> float:
+    """Seconds for so many steps, with one save begun after the first."""
+
+    def run() -> None:
+        for i in range(steps):
+            training.step()
+            if i == 0 and contender is not None:
+                contender.begin()
+        if contender is not None:
+            contender.finish()
+
+    return seconds(run)
+
+
+def forget(folder: Path) -> None:
+    """Drop files from the page cache: they are not in it either when a run goes on after a reboot or elsewhere."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+class Yardsticks:
+    """Copy, write and read of as many bytes as the state has, with memory that is kept."""
+
+    def __init__(self, training: Training, folder: Path):
+        self.tensors, self.file = training.tensors(), folder / "raw"
+        self.copies = [t.clone() for t in self.tensors]
+        self.times: dict[str, list[float]] = {"copy": [], "write": [], "read": []}
+
+    def take(self) -> None:
+        self.times["copy"].append(seconds(lambda: [c.copy_(t) for c, t in zip(self.copies, self.tensors, strict=True)]))
+        self.file.unlink(missing_ok=True)
+        self.times["write"].append(seconds(self._write))
+        forget(self.file.parent)
+        self.times["read"].append(seconds(self._read))
+
+    def _write(self) -> None:
+        with open(self.file, "wb", buffering=0) as file:
+            for tensor in self.copies:
+                file.write(tensor.numpy().data)
+            os.fsync(file.fileno())
+
+    def _read(self) -> None:
+        with open(self.file, "rb", buffering=0) as file:
+            for tensor in self.copies:
+                file.readinto(tensor.numpy().data)
+
+    def __getitem__(self, name: str) -> float:
+        return statistics.median(self.times[name])
+
+
+class Peak:
+    """Resident memory at its highest while inside, over what it was before; looked at every 5 ms."""
+
+    def __enter__(self) -> "Peak":
+        self._stop, self.extra, self._start = threading.Event(), 0, _resident()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.005):
+            self.extra = max(self.extra, _resident() - self._start)
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(given: argparse.Namespace, folder: Path) -> None:
+    training = Training(given.millions)
+    contenders: list[Contender] = []
+    memory: dict[str, int] = {}
+    for number, kind in enumerate(ALL):
+        if kind in NEEDS and importlib.util.find_spec(NEEDS[kind]) is None:
+            print(f"{kind.name}: {NEEDS[kind]} is not installed")
+        elif given.only is None or kind.name in given.only or kind is Ours:
+            contender = kind(training, folder / str(number))
+            gc.collect()
+            with Peak() as peak:
+                contender.begin()  # the first time buffers are made, which belongs to no later save
+                contender.finish()
+            memory[kind.name] = peak.extra
+            contenders.append(contender)
+    yard = Yardsticks(training, folder)
+    yard.take()
+    yard.times = {name: [] for name in yard.times}
+    step = statistics.median(seconds(training.step) for _ in range(5))
+    results: dict[str, dict[str, list[float]]] = {
+        c.name: {"blocked": [], "lost": [], "durable": [], "load": []} for c in contenders
+    }
+    for _ in range(given.repeats):
+        for contender in contenders:
+            yard.take()
+            found = results[contender.name]
+            start = time.perf_counter()
+            found["blocked"].append(seconds(contender.begin))
+            contender.finish()
+            durable = contender.durable_at() - start
+            found["durable"].append(durable)
+            steps = max(4, int(1.5 * durable / step) + 1)
+            found["lost"].append(
+                -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
+            )
+            if not isinstance(contender, LightningAsync):
+                forget(contender.folder)
+                found["load"].append(seconds(contender.load))
+    size = training.nbytes() / 1e9
+    print(f"{size:.2f} GB; a step {step:.3f} s; copy {yard['copy']:.3f} s, write + fsync {yard['write']:.3f} s, "
+          f"read {yard['read']:.3f} s")  # fmt: skip
+    print(f"{'':28s} {'blocked':>8s} {'lost':>14s} {'durable':>15s} {'load':>14s}   extra memory")
+    for name, found in results.items():
+        cells = {key: statistics.median(values) for key, values in found.items() if values}
+        parts = [f"{name:28s} {cells['blocked']:7.2f}s"]
+        for key, against in (("lost", "copy"), ("durable", "write"), ("load", "read")):
+            parts.append(f"{cells[key]:7.2f}s {cells[key] / yard[against]:5.2f}x" if key in cells else f"{'-':>14s}")
+        print(*parts, f"{memory[name] / 1e9:8.2f} GB")
+    if given.only is None:
+        shutil.rmtree(folder / "0")
+        left = statistics.median(exit_seconds(given.millions, folder / f"exit-{i}") for i in range(given.repeats))
+        print(f"SIGTERM to exit: {left:.2f} s, {left / yard['write']:.2f} of the write")
+
+
+# ---------------------------------------------------------------------------------------------------- SIGTERM to exit
+class Leaving(BaseTrainer):
+    """Gets a SIGTERM at the end of its third step."""
+
+    def build_data_loader(self) -> Any:
+        return [torch.randn(16, WIDTH)]
+
+    def build_model(self) -> nn.Module:
+        return make_model(self.millions)
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+
+    def forward(self, input: torch.Tensor) -> Any:
+        return self.model(input).pow(2).mean(), {}
+
+    def build_hooks(self) -> list[BaseHook]:
+        return [SendsTerm(), CheckpointingHook(interval=1000, exit_signals=[signal.SIGTERM])]
+
+    millions = 0.0
+
+
+class SendsTerm(BaseHook):
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == 3:
+            print(time.time(), flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def exit_seconds(millions: float, folder: Path) -> float:
+    command = [sys.executable, __file__, "--leave", str(folder), "--millions", str(millions)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    end = time.time()
+    assert done.returncode == 128 + signal.SIGTERM and (folder / "checkpoints/latest/manifest.json").exists(), (
+        done.stderr
+    )
+    shutil.rmtree(folder)
+    return end - float(done.stdout.split()[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millions", type=float, default=100.0, help="parameters")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
+    parser.add_argument("--only", nargs="*", help="contenders beside ours")
+    parser.add_argument("--leave", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    warnings.filterwarnings("ignore")
+    if given.leave:
+        trainer = Leaving(max_steps=100, workspace=given.leave, device="cpu")
+        trainer.millions = given.millions
+        trainer.train()
+        return
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        measure(given, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

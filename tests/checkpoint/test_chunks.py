@@ -1,0 +1,59 @@
+"""Large files: the bytes arrive, whatever the file system says of O_DIRECT, and errors come back."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoint import chunks
+from launcher.checkpoint.files import hash_file, write_file
+
+SIZES = (3, 20_000_001, 1, 9_999_999)
+
+
+def pieces() -> list[bytes]:
+    return [os.urandom(1000) * (size // 1000) + os.urandom(size % 1000) for size in SIZES]
+
+
+@pytest.mark.parametrize("direct", ["wanted", "refused by open", "refused by write", "short writes"])
+def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
+    real_write, real_fcntl = os.write, fcntl.fcntl
+
+    def write(fd: int, view: Any) -> int:
+        is_direct = bool(real_fcntl(fd, fcntl.F_GETFL) & chunks.DIRECT)
+        if is_direct and (direct == "refused by write" or (direct == "short writes" and len(view) % 4096)):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_write(fd, view[: len(view) // 2 + 1] if direct == "short writes" else view)
+
+    def control(fd: int, command: int, flags: int = 0) -> int:
+        if flags & chunks.DIRECT and direct == "refused by open":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_fcntl(fd, command, flags)
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    given = pieces()
+    entry = write_file(tmp_path / "x", given, size=sum(SIZES))
+    assert (tmp_path / "x").read_bytes() == b"".join(given)
+    assert [length for length, _ in entry.pieces] == list(SIZES)
+    assert hash_file(tmp_path / "x", pieces=entry.pieces) == entry
+    assert write_file(tmp_path / "y", given).pieces == entry.pieces, "the ordinary way"
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    real, count = os.write, 0
+
+    def write(fd: int, view: Any) -> int:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, view)
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(tmp_path / "x", pieces(), size=sum(SIZES))
