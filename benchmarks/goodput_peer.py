@@ -1,8 +1,8 @@
 """The peer of `goodput.py`: the same model and data with trainloop's trainer and checkpointing hook, as a Hydra
 application that hydra-submitit-launcher submits.
 
-On the warning signal the hook saves and then waits (`exit_wait`), so that SLURM ends and requeues the job: a task that left
-within the grace would not be requeued.
+On the warning signal the hook saves and then waits (`exit_wait`), so that SLURM ends and requeues the job: a task
+that left within the grace would not be requeued.
 """
 
 import signal

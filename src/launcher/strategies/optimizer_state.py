@@ -86,8 +86,8 @@ _HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
 
 
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:
-    """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself. The one
-    at `present` is filled if it is alike: new memory costs more than reading into it."""
+    """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself. The
+    one at `present` is filled if it is alike: new memory costs more than reading into it."""
     shape = saved.shape(full)
     if isinstance(present, torch.Tensor) and shape and present.shape == shape and present.dtype == saved.dtype(full):
         target = present
