@@ -79,3 +79,18 @@ class SignalInSave(BaseHook):
             real(fd)
 
         os.fsync = fsync
+
+
+class FullDisk(BaseHook):
+    """From the end of one step to that of another (None: for ever) a file takes all of its disk but `free` bytes."""
+
+    def __init__(self, file: str, step: int, until: int | None = None, free: int = 0):
+        self.file, self.step, self.until, self.free = file, step, until, free
+
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == self.step:
+            space = os.statvfs(os.path.dirname(self.file))
+            with open(self.file, "wb", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_bsize - self.free)
+        elif trainer.step == self.until:
+            os.unlink(self.file)

@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from launcher import composition, schema
-from launcher.errors import ConfigError, config_error
+from launcher.errors import ConfigError, TrainingError, config_error
 from launcher.options import config_path
 from launcher.sources import NotThere, Opaque, locate
 
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.argv[1:] = _in_order(given, arguments)
         with _mode_known(arguments):
             hydra.main(config_path(), "config", composition.VERSION_BASE)(task)()
+    except TrainingError:
+        raise SystemExit(1) from None  # the job has said so, in a sentence that needs no traceback
     except Exception as error:
         sentences = explain(error, arguments)
         if not sentences:

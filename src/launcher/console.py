@@ -31,6 +31,14 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
+class _FileHandler(logging.FileHandler):
+    """On a full disk the screen still has every line; a traceback for each would bury them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def setup_logging(file: Path | None, rank: int = 0) -> None:
     """Rank 0 logs to the screen and to `file` (None: that alone); others to their file, and warnings to the screen.
 
@@ -48,7 +56,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
         if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
             _divert(file)
         else:
-            handlers.append(logging.FileHandler(file, delay=True))
+            handlers.append(_FileHandler(file, delay=True))
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
     for handler in handlers:
         prefix = f"[rank {rank}] " if rank else ""

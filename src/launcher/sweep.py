@@ -23,7 +23,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher import signals
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.identity import drift
 from launcher.schema import validate
 
@@ -256,7 +256,7 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
         result = JobReturn(overrides=job.overrides, cfg=job.config)
         result.status = JobStatus.FAILED if stop.code else JobStatus.COMPLETED
         result.return_value = stop if stop.code else None
-    if result.status == JobStatus.FAILED and not isinstance(result._return_value, SystemExit):
+    if result.status == JobStatus.FAILED and not isinstance(result._return_value, (SystemExit, TrainingError)):
         traceback.print_exception(result._return_value)
     return result
 

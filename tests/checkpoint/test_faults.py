@@ -17,11 +17,12 @@ from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.distributed import Ranks
-from runner import ENVIRONMENT, final_state, launch, record, run_folder, stop_at
+from runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, stop_at
 
 RUN = (
     "model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.evaluation.interval=0",
     "hooks.checkpointing.interval=10", "hooks.progress.interval=10",
+    "hooks.logging.interval=1",
 )  # fmt: skip
 
 
@@ -112,11 +113,11 @@ def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: boo
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """One megabyte of tmpfs."""
+    """Four megabytes of tmpfs."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
@@ -130,7 +131,7 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     writer = saver(store)
     writer.save(payload(1, torch.ones(50_000)), wait=True)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(700_000))
+    ballast.write_bytes(bytes(3_800_000))
     for wait in (True, False):
         with pytest.raises(SaveFailed, match="No space left"):
             writer.save(payload(2, torch.ones(50_000)), wait)
@@ -141,6 +142,35 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     writer.save(payload(3, torch.ones(50_000)), wait=False)
     writer.finish()
     assert store.linked("latest") == 3 and store.steps() == [3]
+
+
+def fill(disk: Path, **when: int) -> str:
+    options = ",".join(f"{key}:{value}" for key, value in when.items())
+    return f"+tracker.full={{_target_:broken_disk.FullDisk,file:{disk}/ballast,{options}}}"
+
+
+def test_a_disk_that_stays_full(small_disk: Path) -> None:
+    """There is room for lines, but for no checkpoint: training goes on to its end, and the run has failed."""
+    done = launch(
+        small_disk / "outputs", *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, free=24 << 10)
+    )
+    assert done.returncode == 1, done.output
+    assert done.output.count("No space left on device") >= 3 and "Traceback" not in done.output
+    now = record(small_disk / "outputs")
+    assert now["step"] == 40 and now["state"] == "failed"
+    assert "No space left" in now["attempts"][-1]["reason"]
+    assert steps(small_disk / "outputs") == [10]
+    assert [line["step"] for line in metrics(small_disk / "outputs")] == list(range(41))
+
+
+def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
+    """Nothing at all can be written from step 15 to step 35; what could not be is written when there is room again."""
+    outputs = small_disk / "outputs"
+    done = launch(outputs, *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, until=35))
+    assert done.returncode == 0, done.output
+    assert "Traceback" not in done.output and done.output.count("metrics.jsonl cannot be written") == 1
+    assert record(outputs)["state"] == "completed" and steps(outputs) == [10, 40]
+    assert final_state(outputs) == final_state(whole) and metrics(outputs) == metrics(whole)
 
 
 # ---------------------------------------------------------------------------------------------------- hanging writers

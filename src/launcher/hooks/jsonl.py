@@ -1,6 +1,8 @@
 """`metrics.jsonl`: one line a logged step, for people, `runs` and plots; each step stands once."""
 
+import errno
 import json
+import logging
 import math
 import os
 import time
@@ -12,12 +14,15 @@ from launcher import distributed
 from launcher.hooks.base import BaseHook, Records
 from launcher.nested import flatten, to_numbers
 
+logger = logging.getLogger(__name__)
+
 
 class JsonlHook(BaseHook):
     """Gathers what is logged at a step and appends it as one line when the next step begins.
 
     The line of the present step is part of the checkpoint: a run stopped within the evaluation of a step writes that
-    line anew, complete, when it goes on. Lines of steps after the checkpoint are dropped then.
+    line anew, complete, when it goes on. Lines of steps after the checkpoint are dropped then. Lines that cannot be
+    written, since the disk is full for instance, are kept, and written with the next one that can be.
 
     Args:
         path: relative to the workspace.
@@ -28,6 +33,8 @@ class JsonlHook(BaseHook):
         self.attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
+        self._unwritten: list[str] = []
+        self._is_told = self._is_dirty = False
         self._writes = True
 
     def on_start(self, trainer: Any) -> None:
@@ -36,8 +43,8 @@ class JsonlHook(BaseHook):
 
     def on_before_train(self, trainer: Any) -> None:
         if self._writes:
-            last = self._line["step"] - 1 if self._line else trainer.step
-            drop_lines_after(self.path, last)
+            kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
+            drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
 
     def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
         numbers = {name: value for name, value in flatten(to_numbers(records)) if isinstance(value, (int, float))}
@@ -57,20 +64,64 @@ class JsonlHook(BaseHook):
 
     def on_close(self, trainer: Any) -> None:
         self._flush()
+        if self._unwritten:
+            trainer.logger.error("%d lines of %s could never be written.", len(self._unwritten), self.path)
 
     def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
-        state_dict["jsonl"] = {"line": dict(self._line) if self._line else None}
+        if self._is_dirty and not self._unwritten:
+            sync(self.path)  # a checkpoint must not outlive the lines before it
+            self._is_dirty = False
+        state_dict["jsonl"] = {"line": dict(self._line) if self._line else None, "unwritten": list(self._unwritten)}
 
     def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
-        self._line = state_dict.get("jsonl", {}).get("line")
+        saved = state_dict.get("jsonl", {})
+        self._line, self._unwritten = saved.get("line"), list(saved.get("unwritten", ()))
 
     def _flush(self) -> None:
         line, self._line = self._line, None
         if line is None or not self._writes:
             return
-        text = json.dumps({key: _plain(value) for key, value in line.items()}) + "\n"
-        with open(self.path, "a") as file:
-            file.write(text)
+        self._unwritten.append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
+        try:
+            append(self.path, "".join(self._unwritten).encode())
+        except OSError as error:
+            if not self._is_told:
+                logger.error("%s cannot be written: %s. Its lines are kept till they can be.", self.path, error)
+            self._is_told = True
+        else:
+            self._unwritten.clear()
+            self._is_dirty = True
+
+
+def append(path: Path, data: bytes) -> None:
+    """All of it or nothing.
+
+    Raises:
+        OSError: nothing was written.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            if (count := os.write(fd, data)) < len(data):
+                raise OSError(errno.ENOSPC, f"{count} of {len(data)} bytes were taken", str(path))
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
+
+
+def sync(path: Path) -> None:
+    """Lines are small and the disk may be slow or broken: one that cannot be synced is no reason to stop."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        logger.warning("%s could not be synced: %s", path, error)
 
 
 def drop_lines_after(path: Path, step: int) -> None:
