@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from launcher.checkpoint import chunks
 from launcher.checkpoint.files import hash_file, write_file
@@ -57,3 +58,41 @@ def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: i
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(OSError, match="No space left"):
         write_file(tmp_path / "x", pieces(), size=sum(SIZES))
+
+
+@pytest.mark.parametrize("direct", ["wanted", "refused by open", "refused by read", "short reads"])
+def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
+    """Wherever they begin and end, also at the file's end, and never more than there is."""
+    data = os.urandom(1 << 20) * 13 + b"end"
+    file = tmp_path / "x"
+    file.write_bytes(data)
+    real_open, real_read = os.open, os.preadv
+
+    def open_(path: Any, flags: int, *args: Any) -> int:
+        if direct == "refused by open" and flags & chunks.DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(path, flags, *args)
+
+    def read(fd: int, buffers: Any, start: int) -> int:
+        is_direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & chunks.DIRECT)
+        assert not is_direct or start % 4096 == len(buffers[0]) % 4096 == 0
+        if direct == "refused by read" and is_direct:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_read(fd, [buffers[0][:4096]] if direct == "short reads" else buffers, start)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "preadv", read)
+    reader = chunks.ChunkReader()
+    for start, stop in (
+        (0, len(data)),
+        (4097, 9_000_000),
+        (12_000_001, len(data)),
+        (5, 900),
+        (len(data) - 2, len(data)),
+    ):
+        found, digest = bytearray(stop - start), xxhash.xxh3_128()
+        reader.read(file, start, memoryview(found), digest)
+        assert found == data[start:stop]
+        assert digest.digest() == xxhash.xxh3_128_digest(data[start:stop])
+    with pytest.raises(ValueError, match="ends too early"):
+        reader.read(file, 8_000_000, memoryview(bytearray(len(data))))

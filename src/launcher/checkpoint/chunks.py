@@ -1,16 +1,21 @@
-"""Large files past the page cache: its pages have to be found, filled and thrown away, at the cost of the training that
-goes on beside. One chunk is on its way to the disk while the next is filled."""
+"""Large files past the page cache: its pages have to be found, filled and thrown away, at the cost of a start, or of
+the training that goes on beside. One chunk is on its way to the disk while the next is filled; several are read at
+once."""
 
 import errno
 import fcntl
 import mmap
 import os
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 CHUNK = 8 << 20
+READ = 4 << 20
+"""Bytes that are read, hashed and copied at a time, by each of the threads that read."""
 DIRECT = getattr(os, "O_DIRECT", 0)
+PAGE = 4096
 
 
 class ChunkWriter:
@@ -115,3 +120,66 @@ class ChunkWriter:
 def write_all(fd: int, view: memoryview) -> None:
     while view:
         view = view[os.write(fd, view) :]
+
+
+class ChunkReader:
+    """Reads parts of files, from any number of threads."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def read(self, path: Path, start: int, view: memoryview, digest: Any = None) -> None:
+        """Fill `view` with the file's bytes from `start` on.
+
+        Args:
+            digest: is updated with them.
+        Raises:
+            ValueError: there are not so many.
+        """
+        direct = DIRECT if len(view) > READ // 4 else 0
+        try:
+            fd = os.open(path, os.O_RDONLY | direct)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not direct:
+                raise
+            fd = os.open(path, os.O_RDONLY)  # a file system that has no other way
+        try:
+            fill = self._read_pages if direct else _read
+            while view:
+                count = fill(fd, start, view, digest)
+                if count <= 0:
+                    raise ValueError(f"{path} ends too early.")
+                view, start = view[count:], start + count
+        finally:
+            os.close(fd)
+
+    def _read_pages(self, fd: int, start: int, view: memoryview, digest: Any) -> int:
+        """By way of memory that is aligned, in whole pages of the file."""
+        import numpy as np  # its copies let other threads run
+
+        if not hasattr(self._of_thread, "memory"):
+            self._of_thread.memory = memoryview(mmap.mmap(-1, READ))
+            self._of_thread.array = np.frombuffer(self._of_thread.memory, np.uint8)
+        skip = start % PAGE
+        length = min(READ, len(view) + skip + PAGE - 1) // PAGE * PAGE
+        try:
+            found = os.preadv(fd, [self._of_thread.memory[:length]], start - skip) - skip
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
+            return _read(fd, start, view, digest)
+        count = min(found, len(view))
+        if count > 0:
+            piece = self._of_thread.array[skip : skip + count]
+            if digest is not None:
+                digest.update(piece)
+            np.copyto(np.frombuffer(view[:count], np.uint8), piece)
+        return count
+
+
+def _read(fd: int, start: int, view: memoryview, digest: Any) -> int:
+    count = os.preadv(fd, [view[:READ]], start)
+    if digest is not None:
+        digest.update(view[:count])
+    return count

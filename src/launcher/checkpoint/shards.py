@@ -10,6 +10,8 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 import xxhash
 
+from launcher.checkpoint.chunks import ChunkReader
 from launcher.checkpoint.files import FileEntry, nothing, write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import Part
@@ -31,8 +34,8 @@ DTYPES = {
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
-READ = 1 << 20
-"""Bytes read and then hashed at a time."""
+READERS = 4
+"""Threads that read side by side: so many requests keep a disk busy while others' bytes are hashed."""
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
@@ -120,6 +123,9 @@ class ShardReader:
     ):
         self.path = path or (files[0].parent if files else Path())
         self.meta = meta or {}
+        self._chunks = ChunkReader()
+        self._pool: ThreadPoolExecutor | None = None
+        self._reads: list[Future[None]] = []
         self._pieces: dict[str, list[_Piece]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
@@ -152,6 +158,18 @@ class ShardReader:
         self.read_into(name, target)
         return target
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is read in here is read side by side, and has its values once this is left."""
+        with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
+            try:
+                yield
+                for read in self._reads:
+                    read.result()
+            finally:
+                self._pool.shutdown(cancel_futures=True)
+                self._pool, self._reads = None, []
+
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
         """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
         target = target.detach()
@@ -159,62 +177,49 @@ class ShardReader:
         filled = 0
         for piece in self._pieces[name]:
             if piece.shape == tuple(target.shape) and piece.offset == offset:
-                _read_whole(piece, target)
+                if self._pool is None:
+                    self._read_whole(piece, target)
+                else:
+                    self._reads.append(self._pool.submit(self._read_whole, piece, target))
                 return
-            filled += _read_overlap(piece, target, offset)
+            filled += self._read_overlap(piece, target, offset)
         if filled < target.numel():
             raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
 
+    def _read_whole(self, piece: _Piece, target: torch.Tensor) -> None:
+        direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
+        buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
+        if buffer.numel():
+            self._read_bytes(piece, piece.start, as_bytes(buffer), piece.checksum)
+        if not direct:
+            target.copy_(buffer)
 
-def _read_whole(piece: _Piece, target: torch.Tensor) -> None:
-    direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
-    buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
-    if buffer.numel():
-        _read_bytes(piece, piece.start, as_bytes(buffer), piece.checksum)
-    if not direct:
-        target.copy_(buffer)
+    def _read_bytes(self, piece: _Piece, start: int, view: memoryview, checksum: str | None = None) -> None:
+        digest = None if checksum is None else xxhash.xxh3_128()
+        self._chunks.read(piece.file, start, view, digest)
+        if digest is not None and digest.hexdigest() != checksum:
+            raise CorruptCheckpoint(f"{piece.file.parent.name}: {changed(piece.file.name)}")
 
+    def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
+        """Copy what a piece and the target's box share; returns the number of values."""
+        low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
+        high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
+        if any(h <= lo for lo, h in zip(low, high, strict=True)):
+            return 0
+        rows = self._read_rows(piece, low[0] - piece.offset[0], high[0] - piece.offset[0])
+        columns = tuple(slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True))
+        source = rows[(slice(None), *columns)]
+        place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
+        target[place].copy_(source)
+        return source.numel()
 
-def _read_bytes(piece: _Piece, start: int, view: memoryview, checksum: str | None = None) -> None:
-    digest = None if checksum is None else xxhash.xxh3_128()
-    fd = os.open(piece.file, os.O_RDONLY)
-    try:
-        while view:
-            chunk = view[:READ]
-            count = os.preadv(fd, [chunk], start)
-            if not count:
-                raise ValueError(f"{piece.file} ends too early.")
-            if digest is not None:
-                digest.update(chunk[:count])  # while it is in the cache
-            view, start = view[count:], start + count
-    finally:
-        os.close(fd)
-    if digest is not None and digest.hexdigest() != checksum:
-        raise CorruptCheckpoint(f"{piece.file.parent.name}: {changed(piece.file.name)}")
-
-
-def _read_overlap(piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
-    """Copy what a piece and the target's box share; returns the number of values."""
-    low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
-    high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
-    if any(h <= lo for lo, h in zip(low, high, strict=True)):
-        return 0
-    first, last = low[0] - piece.offset[0], high[0] - piece.offset[0]
-    rows = _read_rows(piece, first, last)
-    columns = tuple(slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True))
-    source = rows[(slice(None), *columns)]
-    place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
-    target[place].copy_(source)
-    return source.numel()
-
-
-def _read_rows(piece: _Piece, first: int, last: int) -> torch.Tensor:
-    """Rows are contiguous on disk: those wanted are read alone, but for a checksum, which is of all of them."""
-    if piece.checksum is not None:
-        whole = torch.empty(piece.shape, dtype=piece.dtype)
-        _read_whole(piece, whole)
-        return whole[first:last]
-    row = prod(piece.shape[1:])
-    rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
-    _read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
-    return rows
+    def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
+        """Rows are contiguous on disk: those wanted are read alone, but for a checksum, which is of all of them."""
+        if piece.checksum is not None:
+            whole = torch.empty(piece.shape, dtype=piece.dtype)
+            self._read_whole(piece, whole)
+            return whole[first:last]
+        row = prod(piece.shape[1:])
+        rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
+        self._read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
+        return rows

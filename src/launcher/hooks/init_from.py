@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ class Renamed:
 
     def dtype(self, name: str) -> torch.dtype:
         return self.reader.dtype(self._names[name])
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.reader.together()
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
         self.reader.read_into(self._names[name], target, offset)

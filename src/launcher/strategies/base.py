@@ -54,6 +54,9 @@ class Saved(Protocol):
 
     def dtype(self, name: str) -> torch.dtype: ...
 
+    def together(self) -> AbstractContextManager[None]:
+        """What is read within may be there only at its end: many reads at once are faster than one after the other."""
+
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
         """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
 

@@ -135,8 +135,9 @@ class NativeStrategy(Strategy):
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: Saved) -> None:
-        load_model_tensors(self.model, saved, MODEL, strict=True)
-        load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
+        with saved.together():
+            load_model_tensors(self.model, saved, MODEL, strict=True)
+            load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
         if self.scaler.is_enabled() and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
 
