@@ -94,3 +94,21 @@ class FullDisk(BaseHook):
                 os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_bsize - self.free)
         elif trainer.step == self.until:
             os.unlink(self.file)
+
+
+class BrokenHome(BaseHook):
+    """Nothing can be copied to the second home of checkpoints after these steps."""
+
+    def __init__(self, steps: list[int]):
+        self.steps = list(steps)
+
+    def on_before_train(self, trainer: Any) -> None:
+        (store,) = (hook.store for hook in trainer.hooks if hasattr(hook, "store"))
+        real = store.fs.open
+
+        def open_(path: str, *args: Any, **kwargs: Any) -> Any:
+            if any(f"/step-{step:08d}-" in path for step in self.steps):
+                raise ConnectionError("no way there")
+            return real(path, *args, **kwargs)
+
+        store.fs.open = open_

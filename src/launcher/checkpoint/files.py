@@ -97,7 +97,12 @@ def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, s
 
 def fsync_folder(path: Path) -> None:
     """Make the names in a folder durable: without it a rename may not have happened after a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fsync_file(path, os.O_DIRECTORY)
+
+
+def fsync_file(path: Path, flags: int = 0) -> None:
+    """Make a file durable that others have written."""
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

@@ -51,6 +51,8 @@ class Manifest:
             if stated != _digest(data):
                 raise ValueError("its own checksum does not fit")
             files = [_entry(**entry) for entry in data.pop("files")]
+            if out := [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]:
+                raise ValueError(f"{out[0]} leads out of the folder")
             manifest = cls(files=files, **data)
         except FileNotFoundError:
             raise CorruptCheckpoint(f"{folder.name}: {NAME} is missing") from None
@@ -98,9 +100,6 @@ def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry]
         return [f"{NAME} is that of step {manifest.step}"]
     wrong, to_read = [], []
     for entry in manifest.files:
-        if Path(entry.name).is_absolute() or ".." in Path(entry.name).parts:
-            wrong.append(f"{entry.name} leads out of the folder")
-            continue
         try:
             size = os.stat(folder / entry.name).st_size
         except FileNotFoundError:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from launcher import distributed, signals
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, verify
+from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import BEST, CheckpointStore
@@ -27,7 +28,8 @@ class CheckpointingHook(BaseHook):
         keep_previous: so many checkpoints before the newest stay.
         keep_interval: saves every so many steps too, and keeps those for ever; 0: none.
         keep_steps: saves at these steps too, and keeps those for ever.
-        path: relative to the workspace.
+        path: relative to the workspace. One with a scheme (s3://bucket/folder) is a second home, to which each
+            checkpoint is copied, and from which one is fetched that is not in `checkpoints` here.
         load: "auto" or "latest": go on from the newest whole checkpoint, if there is one; "must": there has to be one;
             "never": refuse to start over one; None: do not look; else the folder of a checkpoint.
         exit_signals: handled by this hook too, by name or number; None: those that `launcher.signals.install` was told,
@@ -41,7 +43,7 @@ class CheckpointingHook(BaseHook):
         best_mode: whether less or more is better.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal.
+        ConfigError: an unknown signal, or a scheme that fsspec has not, or not without another package.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class CheckpointingHook(BaseHook):
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         self.interval = interval
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
-        self.path, self.load = Path(path), load
+        self.remote = str(path) if "://" in str(path) else None
+        self.path, self.load = Path("checkpoints" if self.remote else path), load
+        if self.remote:
+            open_remote(self.remote)
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
         self.exit_wait = exit_wait.total_seconds() if isinstance(exit_wait, timedelta) else exit_wait
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
@@ -85,6 +90,8 @@ class CheckpointingHook(BaseHook):
             signals.install(self.exit_signals)
         root = (trainer.workspace or Path()) / self.path
         self.store = CheckpointStore(root, trainer.logger)
+        if self.remote:
+            self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
         found = self._agreed_choice(trainer)
         while found is not None and not self._restored(trainer, found):

@@ -1,0 +1,183 @@
+"""A second home for checkpoints, behind any of fsspec's schemes: for machines that lose their disk when they go."""
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from launcher.checkpoint.files import FileEntry, fsync_file
+from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.store import BEST, CORRUPT, STEP, CheckpointStore, step_name
+from launcher.errors import ConfigError
+
+CHUNK = 8 << 20
+
+
+def open_remote(url: str) -> tuple[Any, str]:
+    """fsspec's file system for a URL, and the path in it.
+
+    Raises:
+        ConfigError: there is no such scheme, or the package for it is not installed.
+    """
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"hooks.checkpointing.path={url}: {str(error).rstrip('.')}.") from error
+    return fs, path
+
+
+class RemoteStore(CheckpointStore):
+    """A folder of checkpoints, each of which is copied to `<url>/` when it is committed.
+
+    A store of objects has no rename. There a folder has a name of its own for each save, and its manifest is written
+    last: what has none is no checkpoint. So a killed upload, also of a step that is there already, leaves what is.
+
+    Args:
+        url: of this run's checkpoints alone.
+    """
+
+    def __init__(self, root: Path, url: str, logger: logging.Logger | None = None):
+        super().__init__(root, logger)
+        self.fs, self.home = open_remote(url)
+        self.url = url
+
+    # ------------------------------------------------------------------------------------------------------- there
+    def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
+        """As for any store; then the copy, during which `check` is called after each chunk.
+
+        Raises:
+            Exception: the file system's own, if the copy failed. The checkpoint on this machine stands.
+        """
+        final = super().commit(folder, manifest, check)
+        self._copy(final, manifest, check)
+        return final
+
+    def _copy(self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
+        there = self._folder_for(final)
+        if not self.fs.exists(f"{there}/{NAME}"):
+            for name in [*(entry.name for entry in manifest.files), NAME]:
+                self._put(final / name, f"{there}/{name}", check)
+        for step, old in self._listed():
+            if step == manifest.step and old != PurePosixPath(there).name:
+                self._remove(old)
+
+    def _folder_for(self, final: Path) -> str:
+        digest = hashlib.sha256((final / NAME).read_bytes()).hexdigest()[:8]
+        return f"{self.home}/{final.name}-{digest}"
+
+    def _put(self, file: Path, there: str, check: Callable[[], None]) -> None:
+        self.fs.makedirs(there.rpartition("/")[0], exist_ok=True)
+        with open(file, "rb") as source, self.fs.open(there, "wb") as target:
+            while chunk := source.read(CHUNK):
+                target.write(chunk)
+                check()
+
+    def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
+        super().tidy(step, retention, is_best)
+        try:
+            if is_best:
+                self.fs.pipe_file(f"{self.home}/{BEST}", step_name(step).encode())
+            best = self._best()
+            old = retention.to_remove(self.remote_steps(), step, () if best is None else (best,))
+            for name in [name for at, name in self._listed() if at in old]:
+                self._remove(name)
+            for _, name in self._listed(complete=False):  # an upload that was never finished
+                self.fs.rm(f"{self.home}/{name}", recursive=True)
+        except Exception as error:  # each file system has errors of its own; the checkpoint is there by now
+            self.logger.error("Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error)
+
+    def _best(self) -> int | None:
+        try:
+            found = STEP.match(self.fs.cat_file(f"{self.home}/{BEST}").decode())
+        except FileNotFoundError:
+            return None
+        return int(found.group(1)) if found else None
+
+    def _remove(self, name: str) -> None:
+        """Its manifest first: half of one must not be found."""
+        self.fs.rm_file(f"{self.home}/{name}/{NAME}")
+        self.fs.rm(f"{self.home}/{name}", recursive=True)
+
+    # ---------------------------------------------------------------------------------------------------- and back
+    def remote_steps(self) -> list[int]:
+        """Steps of which there is a checkpoint there, in order."""
+        return sorted({step for step, _ in self._listed()})
+
+    def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
+        """Step and name of each folder with a manifest, or of each without."""
+        self.fs.invalidate_cache()
+        try:
+            names = [PurePosixPath(path).name for path in self.fs.ls(self.home, detail=False)]
+        except FileNotFoundError:
+            return []
+        found = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
+        folders = sorted((int(match.group(1)), name) for match, name in found if match)
+        return [entry for entry in folders if self.fs.exists(f"{self.home}/{entry[1]}/{NAME}") == complete]
+
+    def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
+        """The newest whole one of both homes; from there it is fetched first.
+
+        Raises:
+            ConfigError: there is no way to that home: whether it has a newer one is not known.
+        """
+        found, problem = None, None
+        try:
+            found = super().newest_valid(hashes)
+        except CorruptCheckpoint as error:
+            problem = error
+        try:
+            for step, name in reversed(self._listed()):
+                if found is not None and step <= found[1].step:
+                    break
+                try:
+                    return self._fetch(name, step)
+                except CorruptCheckpoint as error:
+                    problem = error
+                    self.fs.mv(f"{self.home}/{name}", f"{self.home}/{CORRUPT}{name}", recursive=True)
+                    self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
+            if found is not None and found[1].step not in self.remote_steps():
+                self._copy(*found)  # it could not be copied when it was saved
+        except Exception as error:  # each file system has errors of its own
+            raise ConfigError(
+                f"hooks.checkpointing.path={self.url}: there is no way there ({type(error).__name__}: {error}); mend "
+                "that, or go on from what is on this machine with hooks.checkpointing.path=checkpoints."
+            ) from error
+        if found is None and problem is not None:
+            raise problem
+        return found
+
+    def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
+        """Bring one here, under its name once it has been compared with its manifest.
+
+        Raises:
+            CorruptCheckpoint: it is not whole.
+        """
+        folder = self.begin(step)
+        there = f"{self.home}/{name}"
+        try:
+            self.fs.get_file(f"{there}/{NAME}", str(folder / NAME))
+            for entry in Manifest.read(folder).files:
+                (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self.fs.get_file(f"{there}/{entry.name}", str(folder / entry.name))
+                except FileNotFoundError:
+                    raise CorruptCheckpoint(f"{name}: {entry.name} is missing") from None
+                fsync_file(folder / entry.name)
+            manifest = verify(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        final = super().commit(folder, manifest)
+        self.link("latest", final.name)
+        self.logger.info("Fetched %s from %s.", final.name, self.url)
+        return final, manifest
+
+
+def run_url(url: str, workspace: Path) -> str:
+    """Of one run's checkpoints: runs of one configuration share the rest of the URL."""
+    return "/".join([url.rstrip("/"), *workspace.absolute().parts[-2:]])
