@@ -1,9 +1,12 @@
 """What the documentation shows is run."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,3 +20,41 @@ def test_the_subclass_example_runs_and_goes_on(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
+
+
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PAGES = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if CONSOLE.search(page.read_text())
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_what_a_page_shows_is_what_one_sees(page: Path, tmp_path: Path) -> None:
+    """The commands of a page one after the other in one folder. Their output is as shown, where `...` stands for
+    anything: alone for any lines, within a line for any of its text."""
+    shell = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "160",
+    }
+    for block in CONSOLE.findall(page.read_text()):
+        for shown in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, expected = shown.partition("\n")
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, env=shell, text=True, timeout=180, check=False,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            assert re.fullmatch(pattern(expected), plain(done.stdout)), f"$ {command}\n{done.stdout}"
+
+
+def pattern(expected: str) -> str:
+    lines = plain(expected).splitlines()
+    return "".join(
+        r"(?:.*\n)*" if line == "..." else "[^\n]*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
+    )
+
+
+def plain(text: str) -> str:
+    """Without what stands at the end of lines to fill a table."""
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
