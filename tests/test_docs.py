@@ -2,11 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from launcher import composition, schema
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,6 +49,30 @@ def test_what_a_page_shows_is_what_one_sees(page: Path, tmp_path: Path) -> None:
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert re.fullmatch(pattern(expected), plain(done.stdout)), f"$ {command}\n{done.stdout}"
+
+
+FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
+ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
+"""In commands that need what a reader has, or that only show something."""
+
+
+def commands() -> list[str]:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return sorted({line for line in lines if line.startswith("python -m launcher ") and not ONES_OWN.search(line)})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would be accepted: the words are those of today's configuration."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("corpus/a/b.txt", "tokens/train.npy", "tokens/val.npy"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    words = [word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"]
+    words = [f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else word.split(",")[0] for word in words]
+    schema.validate(composition.compose(words))
 
 
 def pattern(expected: str) -> str:
