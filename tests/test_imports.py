@@ -30,6 +30,7 @@ TIERS = [
         "schedulers",
         "precision",
         "distributed",
+        "deadline",
         "signals",
         "state",
         "device",

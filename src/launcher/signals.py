@@ -8,7 +8,6 @@ is imported: an import of torch takes seconds, and a signal in it must not kill 
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -76,6 +75,11 @@ def installed() -> bool:
     return bool(_state.installed)
 
 
+def taken() -> frozenset[int]:
+    """The signals that set the flag."""
+    return _state.installed
+
+
 def received() -> int:
     """The first handled signal of this process, 0 while there is none."""
     return _state.received
@@ -140,21 +144,3 @@ def blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
-
-
-def arm_deadline(grace: float) -> None:
-    """Force a non-zero exit `grace` seconds after the first signal if the process is still there by then.
-
-    For a step that never ends (a collective that hangs): the last checkpoint stands, and SLURM sees a failure rather
-    than a SIGKILL. The thread sleeps until a signal is noted; the handler itself stays free of locks.
-    """
-
-    def watch() -> None:
-        while True:
-            if _state.received and (left := _state.received_at + grace - time.monotonic()) <= 0:
-                sys.stderr.write(f"launcher: no step boundary within {grace:g} s of the signal: forced exit.\n")
-                sys.stderr.flush()
-                os._exit(128 + _state.received)
-            time.sleep(min(1.0, left) if _state.received else 1.0)
-
-    threading.Thread(target=watch, name="signal-deadline", daemon=True).start()

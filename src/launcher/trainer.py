@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher import signals
+from launcher import deadline, signals
 from launcher.distributed import Agreement, world_size
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records
@@ -257,6 +257,8 @@ class BaseTrainer:
         strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
         done = 0
         while done < count:
+            if signals.received():
+                deadline.progress()
             batch = self._next_batch(interruptible=not info["data_time"])  # before anything has been drawn or computed
             with strategy.grad_sync(done == count - 1):
                 with self._forward_context():

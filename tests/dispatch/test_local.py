@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.processes import Command, wait_for
+from launcher.checkpoint.manifest import verify
 from runner import final_state, metrics, record, run_folder
 
 TINY = (
@@ -103,6 +104,27 @@ def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int,
         assert f"rank {rank}: {reason}" in now["attempts"][0]["reason"]
     log = (run_folder(tmp_path) / "logs" / f"rank-{rank}.log") if rank else None
     assert log is None or "a word of native code" in log.read_text()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None:
+    """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a collective."""
+    asleep = SABOTEUR.format(rank=0, step=30, act="sleep")
+    how = (*DDP, "dispatch.grace=3") if ranks == 2 else ("dispatch.grace=3", asleep)
+    saved = "hooks.checkpointing.interval=10", "hooks.checkpointing.keep_previous=0"
+    with Command(f"paths.outputs={tmp_path}", *LONG, *how, *saved, "data.num_workers=1") as command:
+        command.read_until("Step     30/" if ranks == 2 else "a word of native code")
+        if ranks == 2:
+            os.kill(command.ranks()[1], signal.SIGSTOP)
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait() == 1, command.output
+        assert wait_for(lambda: command.left() == [], 10)
+    said = "Nothing has gone on for 3 s after SIGTERM: ended by force, the last checkpoint stands."
+    assert said == command.output.splitlines()[-1]
+    assert "_accumulate" in command.output or "time.sleep(3600)" in command.output, "it says where it was"
+    (attempt,) = record(tmp_path)["attempts"]
+    assert (attempt["outcome"], attempt["signal"], attempt["reason"]) == ("failed", "SIGTERM", said)
+    verify((run_folder(tmp_path) / "checkpoints" / "latest").resolve())
 
 
 def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> None:

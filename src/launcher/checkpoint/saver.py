@@ -19,6 +19,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
+from launcher.deadline import progress
 from launcher.distributed import Ranks, maximum, world_size
 from launcher.strategies.base import Part
 
@@ -118,6 +119,7 @@ class Saver:
             writing.join(POLL)
             state = DONE if not writing.is_alive() else HUNG if writing.idle() > self.patience else ALIVE
             worst = maximum(state)
+            progress()  # all ranks are there, and none of their writers hangs
             if worst == DONE:
                 break
             if worst == HUNG:

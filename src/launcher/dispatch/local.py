@@ -10,13 +10,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher import signals
+from launcher.dispatch import grace as end_by_force
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.record import RunRecord
-from launcher.types import PositiveInt
+from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
 """What makes no use of a second rank: `nproc=auto` starts none for it."""
@@ -29,10 +30,12 @@ class LocalDispatch:
 
     Args:
         nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
+        grace: seconds in which nothing goes on after a signal, and then the process is ended by force: a micro-batch,
+            or the save, has to get on in that time. null: it is waited for without bound.
     """
 
-    def __init__(self, nproc: PositiveInt | Literal["auto"] = "auto"):
-        self.nproc = nproc
+    def __init__(self, nproc: PositiveInt | Literal["auto"] = "auto", grace: PositiveFloat | None = 120.0):
+        self.nproc, self.grace = nproc, grace
 
     def run(self, config: DictConfig) -> Any:
         """What the job returns on rank 0.
@@ -43,7 +46,10 @@ class LocalDispatch:
             SystemExit: a rank failed; its error has been printed, and all have ended.
         """
         count = 1 if join_ranks() else self.count(config)
-        return instantiate(config.job).run(config) if count == 1 else spawn(config, count)
+        if count > 1:
+            return spawn(config, count)
+        end_by_force.arm(config)
+        return instantiate(config.job).run(config)
 
     def count(self, config: DictConfig) -> int:
         if self.nproc != "auto":
@@ -88,6 +94,8 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
         text = "\n".join([*lines, reason]) + "\n"
     _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True)
+    if "hung_after" in cause.told:
+        raise signals.Stop(cause.told["hung_after"], code)
     raise SystemExit(code if code > 0 else 1)
 
 

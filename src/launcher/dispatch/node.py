@@ -40,6 +40,7 @@ def work(folder: Any) -> Any:
     from hydra.utils import instantiate
 
     from launcher import identity  # noqa: F401 - registers the resolvers
+    from launcher.dispatch import grace
     from launcher.dispatch.environment import join_ranks
     from launcher.dispatch.requeue import guarded
     from launcher.slurm.submission import thaw
@@ -48,6 +49,7 @@ def work(folder: Any) -> Any:
     if hydra is not None:
         HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` asks for Hydra's typed node
     alone = not join_ranks()
+    grace.arm(config)
 
     def job() -> Any:
         if alone:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
-from launcher import signals
+from launcher import deadline, signals
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.provenance import slurm_job_id
@@ -115,8 +115,10 @@ def guarded(config: DictConfig, work: Callable[[], T]) -> T:
     policy = Requeue(RunFolder(config.run.dir), job, Budget.of(config.dispatch))
     try:
         policy.begin()
-        return work()
+        with deadline.last_words(policy.leave_by_force):
+            return work()
     except signals.Stop as stop:
+        deadline.disarm()  # from here on it is SLURM that we wait for
         if stop.signum == signal.SIGINT:
             raise
         raise policy.leave(stop) from None
@@ -167,6 +169,11 @@ class Requeue:
             return end
         code = _hear()
         return stop if code is None else signals.Stop(stop.signum, code)
+
+    def leave_by_force(self, signum: int, reason: str) -> None:
+        """A step that hangs is no reason to lose the place in the queue: the checkpoint before stands."""
+        if self.rank == 0 and signum != signal.SIGINT:
+            self._settle(signals.Stop(signum))
 
     def _settle(self, stop: signals.Stop) -> SystemExit:
         try:

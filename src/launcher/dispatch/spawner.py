@@ -4,7 +4,8 @@ Signals: the handled ones are blocked here and taken one by one, each is passed 
 as long as their saving takes. The ranks inherit the block and lift it when their own handlers stand, so a signal that
 comes while they start is kept for them. Should this process be killed, the kernel sends them a SIGTERM.
 
-Failure: the first rank to end badly ends all. The others get a SIGTERM, and a SIGKILL after a grace.
+Failure: the first rank to end badly ends all. The others get a SIGTERM, and a SIGKILL after a grace. Of a signal after
+which nothing goes on each rank takes care itself (`launcher.deadline`), and is such a failure then.
 """
 
 import json
@@ -22,6 +23,8 @@ from launcher import signals
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the ranks that are left when one has failed."""
+AFTER_HANG = 2.0
+"""The same, where one has given up the wait for the others after a signal: they have had their time."""
 HOST = "127.0.0.1"
 JOB = "job.yaml"
 """In the folder that is passed to each rank: what it is to do."""
@@ -129,7 +132,8 @@ class Spawner:
                 rank.put_down = self._kill_at is not None and not rank.told
         left = [rank for rank in self.ranks if rank.ended is None]
         if self._kill_at is None and any(rank.failed for rank in self.ranks):
-            self._kill_at = time.monotonic() + GRACE
+            hung = any("hung_after" in rank.told for rank in self.ranks)
+            self._kill_at = time.monotonic() + (AFTER_HANG if hung else GRACE)
             for rank in left:
                 rank.process.terminate()
         elif self._kill_at is not None and time.monotonic() > self._kill_at:

@@ -2,7 +2,8 @@
 
 The folder has `job.yaml`, a configuration that was checked and resolved already. What became of the rank is written to
 `rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed
-(`text`), and `time` the moment on the machine's monotonic clock.
+(`text`; and `hung_after`, the signal after which nothing went on), and `time` the moment on the machine's monotonic
+clock.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from launcher import signals
+from launcher import deadline, signals
 from launcher.dispatch.spawner import JOB
 
 PR_SET_PDEATHSIG = 1
@@ -31,11 +32,17 @@ def main() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     folder = Path(sys.argv[1])
-    told, code = work(folder)
-    told["time"] = time.monotonic()
-    path = folder / f"rank-{os.environ['RANK']}.json"
+
+    def tell(told: dict[str, Any]) -> None:
+        told["time"] = time.monotonic()
+        (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(told, default=str))
+
+    with deadline.last_words(
+        lambda signum, reason: tell({"kind": "failed", "text": f"{reason}\n", "hung_after": signum})
+    ):
+        told, code = work(folder)
     signals.ignore()
-    path.write_text(json.dumps(told, default=str))
+    tell(told)
     sys.stdout.flush()
     if told["kind"] == "failed":
         watchdog = threading.Timer(CLOSING, os._exit, (code,))
@@ -67,11 +74,13 @@ def run(path: Path) -> Any:
     from omegaconf import OmegaConf
 
     from launcher import identity  # noqa: F401 - registers the resolvers
+    from launcher.dispatch import grace
 
     job = OmegaConf.load(path)
     if job.hydra is not None:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    config = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
+    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
+    grace.arm(config)
     return instantiate(config.job).run(config)
 
 

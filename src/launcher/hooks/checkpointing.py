@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import distributed, signals
+from launcher import deadline, distributed, signals
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, verify
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
@@ -300,6 +300,7 @@ class CheckpointingHook(BaseHook):
     def _leave(self, trainer: Any, signum: int) -> None:
         if self.exit_wait:
             trainer.logger.info("Saved; leaving in %g s.", self.exit_wait)
+            deadline.progress(self.exit_wait)
             time.sleep(self.exit_wait)
         raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
 

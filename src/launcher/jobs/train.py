@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from launcher import signals
+from launcher import deadline, signals
 from launcher.console import setup_logging
 from launcher.distributed import Ranks, broadcast, on_main, tell_failure, told_failure
 from launcher.errors import ConfigError, config_error
@@ -146,8 +146,13 @@ def attempt(
     def step() -> int:
         return record.step if trainer is None else trainer.step
 
+    def forced(signum: int, reason: str) -> None:
+        name = signal.Signals(signum).name
+        record.end_attempt("failed", end_step=step(), signal=name, exit_code=deadline.CODE, reason=reason)
+
     try:
-        yield
+        with deadline.last_words(forced):
+            yield
     except signals.Stop as stop:
         name = signal.Signals(stop.signum).name
         logger.info("Stopped by %s at step %d; the same command goes on from there.", name, step())

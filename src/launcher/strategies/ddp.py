@@ -70,6 +70,10 @@ class DdpStrategy(NativeStrategy):
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
             wrapped.register_comm_hook(None, average_in_bf16)
+        # A static graph is learnt from the first pass, which has to be a real one; with unused parameters the first
+        # buckets stay.
+        if not (self.options["static_graph"] or self.options["find_unused_parameters"]):
+            settle_buckets(wrapped)
         # A static graph is learnt from the first backward pass, which must have the exchange in it.
         is_static = self.options["static_graph"]
         self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate and not is_static else None
@@ -78,6 +82,29 @@ class DdpStrategy(NativeStrategy):
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         return NULL if enabled or self._no_sync is None else self._no_sync()
+
+
+def settle_buckets(wrapped: Any) -> None:
+    """Let a DDP module lay out its buckets before the first step. All ranks call it.
+
+    DDP begins with one bucket, and lays out those that stay after its first backward pass, in the order in which the
+    gradients came. The first step of a resumed run would so add up the ranks in another order than the same step of a
+    run that goes on, and a sum of three numbers or more depends on it. Here the first pass is one over the bare
+    parameters, the last ones first, and the first forward pass takes up its buckets: nothing of the model is computed
+    twice, and no random number drawn.
+    """
+    parameters = [p for p in wrapped.parameters() if p.requires_grad]
+    model: Any = wrapped.module
+    own = vars(model).get("forward")  # where something has replaced the class's
+    model.forward = lambda start: sum((p.sum() for p in parameters), start)
+    try:
+        wrapped(torch.zeros((), device=parameters[0].device)).backward()
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+    for p in parameters:
+        p.grad = None
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
