@@ -20,7 +20,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher import signals
-from launcher.composer import Composer
+from launcher.composer import Composer, parsed_once
 from launcher.errors import ConfigError
 from launcher.identity import drift
 from launcher.schema import validate
@@ -88,20 +88,27 @@ def check_jobs(
     jobs: list[SweepJob] = []
     faults: list[str] = []
     runs: dict[str, SweepJob] = {}
-    for index, given in enumerate(overrides, first_index):
-        job = SweepJob(index, list(given), composer, common=common)
-        jobs.append(job)
-        with composer.composed(given, index) as found:
-            try:
-                job.plain, job.hydra = validate(found.config), found.hydra
-            except ConfigError as error:
-                faults += error.sentences
-                continue
-        if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-            faults.append(_same_run(twin, job))
+    with parsed_once():
+        for index, given in enumerate(overrides, first_index):
+            job = SweepJob(index, list(given), composer, common=common)
+            jobs.append(job)
+            if found := _check(job):
+                faults += found
+            elif (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
+                faults.append(_same_run(twin, job))
     if faults:
         raise ConfigError(*dict.fromkeys(faults))
     return jobs
+
+
+def _check(job: SweepJob) -> list[str]:
+    """Compose and validate a job; what is at fault."""
+    with job.composer.composed(job.overrides, job.index) as found:
+        try:
+            job.plain, job.hydra = validate(found.config), found.hydra
+            return []
+        except ConfigError as error:
+            return error.sentences
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,6 +21,8 @@ from launcher.types import NonNegativeInt, PositiveInt
 
 SHOWN = 20
 """So many submitted runs are named one by one."""
+WRITERS = 8
+"""So many runs' folders are written at once."""
 
 
 class Job(Protocol):
@@ -210,8 +213,8 @@ class SlurmDispatch:
     def _hand_over(self, due: list[Run]) -> None:
         folder = submission.new_submission(outputs(due[0]))
         script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
-        for run in due:
-            submission.freeze(run.config, run.hydra)
+        with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
+            list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
         is_array = len(due) > 1
         for part, chunk in enumerate(self._chunks(due)):
             folders = [run.folder for run in chunk]
