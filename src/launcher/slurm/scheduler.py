@@ -79,7 +79,12 @@ def job_info(job: str, tries: int = 3) -> JobInfo:
     Raises:
         SchedulerError: no answer.
     """
-    fields = dict(word.partition("=")[::2] for word in _patient(["scontrol", "show", "job", "-o", job], tries).split())
+    return parse_job(_patient(["scontrol", "show", "job", "-o", job], tries))
+
+
+def parse_job(text: str) -> JobInfo:
+    """The line of `scontrol show job -o`."""
+    fields = dict(word.partition("=")[::2] for word in text.split())
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),
