@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, open_dict
 
-from launcher.slurm.submission import plain_hydra
+from launcher.resolution import plain_hydra
 
 MOST_BASES = 64
 """So many compositions of groups are kept; each takes some 300 kB."""

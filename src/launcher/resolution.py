@@ -26,6 +26,13 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     return {key: tree[key] for key in written}, resolver.sentences()
 
 
+def plain_hydra(node: DictConfig) -> dict[str, Any]:
+    """Hydra's node as plain containers, with its interpolations as they are written."""
+    plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
 def references(config: Any, path: str = "") -> dict[str, str]:
     """Which other key a key takes its value from: `{"model.vocab_size": "data.vocab_size"}`."""
     found: dict[str, str] = {}

@@ -13,7 +13,8 @@ from launcher.cli import explain, report
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.provenance import slurm_job_id
-from launcher.slurm.submission import freeze, plain_hydra, standing, write_tickets
+from launcher.resolution import plain_hydra
+from launcher.slurm.submission import freeze, standing, write_tickets
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from launcher.dispatch import snapshot
 from launcher.dispatch.sbatch import Script, findings, import_submitit, seconds
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
-from launcher.resolution import resolve
+from launcher.resolution import plain_hydra, resolve
 from launcher.slurm import scheduler, submission
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -158,7 +158,7 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it was waited for, and did not complete.
         """
-        hydra = submission.plain_hydra(HydraConfig.get()) if HydraConfig.initialized() else None  # type: ignore[arg-type]
+        hydra = plain_hydra(HydraConfig.get()) if HydraConfig.initialized() else None  # type: ignore[arg-type]
         plain, _ = resolve(config)
         (result,) = self._submit([Run(f"{config.run.name}/{config.run.id}", plain, hydra)])
         if result.status == JobStatus.FAILED:

@@ -70,13 +70,6 @@ def thaw(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
     return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
 
 
-def plain_hydra(node: DictConfig) -> dict[str, Any]:
-    """Hydra's node as plain containers."""
-    plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
 def _dump(path: Path, value: Any) -> None:
     path.write_text(yaml.dump(value, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
 
