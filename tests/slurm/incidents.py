@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import record
-from slurm.lab import Lab, run_folders, wait_for, wait_for_step
+from slurm.lab import Lab, run_folders, steps_done, wait_for, wait_for_step
 
 INTERVAL = 25
 """Steps between two checkpoints, see `lab.experiment`."""
@@ -95,7 +95,7 @@ def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
     assert not (folder / "run.lock").exists()
 
 
-FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp"]
+FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp", "trainer.max_steps=120"]
 PREEMPTED = "preempted, requeued"
 NO_SCONTROL = [
     "mkdir -p OUTPUTS/.bin",
@@ -119,7 +119,7 @@ INCIDENTS = [
         "time limit",
         wait,
         # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
-        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.2"],
+        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.4"],
         reason="timed out, requeued",
     ),
     Incident("requeued", requeue, reason="requeued by SLURM"),
@@ -127,7 +127,7 @@ INCIDENTS = [
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
     Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
     Incident("daemon lost", lose_daemon, nodes=2, outcome="killed", reason="without a word", lossless=False),
-    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.03"]),
+    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.05"]),
     Incident(
         "preempted, budget spent",
         preempt,
@@ -148,11 +148,11 @@ INCIDENTS = [
         reason="cannot be asked why",
     ),
 ]
-Happened = dict[str, tuple[Path, Future[tuple[str, str]]]]
+Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]
 
 
-def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, str]:
-    """The job's id, and how SLURM says it ended."""
+def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, int, str]:
+    """The job's id, the step at which it happened, and how SLURM says the job ended."""
     others = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1) if f"node{number}" not in nodes]
     place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
     overrides = [one.replace("OUTPUTS", str(outputs)) for one in incident.overrides]
@@ -163,8 +163,10 @@ def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tup
         wait_for_step(outputs)
     else:
         wait_for(lambda: list(outputs.glob("*/*/checkpoints/step-*/manifest.json")), f"a checkpoint in {outputs}")
-    incident.act(lab, job, lab.info(job)["NodeList"].replace("[", "").split(",")[0].split("-")[0], outputs)
-    return job, lab.wait_until_ended(job)
+    node = lab.info(job)["NodeList"].replace("[", "").split(",")[0].split("-")[0]
+    step = max(map(steps_done, run_folders(outputs)), default=0)
+    incident.act(lab, job, node, outputs)
+    return job, step, lab.wait_until_ended(job)
 
 
 @contextmanager

@@ -55,6 +55,9 @@ class Lab:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
         return {
             **clean,
+            **{f"SLURM_LAB_{key}": value for key, value in self.settings.items()},
+            "SLURM_LAB_STATE": str(self.state),
+            "SLURM_LAB_PORT": str(self.port),
             "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
@@ -63,10 +66,8 @@ class Lab:
 
     def script(self, name: str, *arguments: str, timeout: float = LONGEST) -> None:
         """Run one of the lab's own scripts."""
-        own = {f"SLURM_LAB_{key}": value for key, value in self.settings.items()}
-        own |= {"SLURM_LAB_STATE": str(self.state), "SLURM_LAB_PORT": str(self.port)}
         command = [str(SCRIPTS / name), *arguments]
-        done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:
             raise RuntimeError(f"{name} failed:\n{done.stderr}")
 
@@ -86,12 +87,11 @@ class Lab:
     def node(self, verb: str, name: str) -> None:
         self.script("node.sh", verb, name)
 
-    def launcher(
-        self, *arguments: str, module: str = "launcher", timeout: float = LONGEST
-    ) -> subprocess.CompletedProcess[str]:
-        """`python -m launcher ...`, as a user of this cluster types it."""
+    def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher ...`, as a user of this cluster types it, with these variables of the environment."""
         command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        environment = self.environment | variables
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
 
     def submit(self, outputs: Path, *overrides: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) 
     raise AssertionError
 
 
-def experiment(outputs: Path, steps: int = 600) -> list[str]:
+def experiment(outputs: Path, steps: int = 300) -> list[str]:
     """The overrides of a small run; with the pacer it takes a minute in its job's first start, unless disturbed."""
     return [
         "model=mlp",
@@ -146,7 +146,7 @@ def experiment(outputs: Path, steps: int = 600) -> list[str]:
         "hooks.checkpointing.interval=25",
         "hooks.logging.interval=1",
         "+tracker.pace._target_=pacer.Pacer",
-        "+tracker.pace.seconds=0.1",
+        "+tracker.pace.seconds=0.2",
         f"paths.outputs={outputs}",
     ]
 

@@ -43,8 +43,8 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
-    assert "Completed at step 600" in runs(lab, "logs", outputs, folder.name, "-f").stdout
-    assert "Completed at step 600" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
+    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "-f").stdout
+    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
     lab.run("scontrol", "requeue", job)
@@ -141,9 +141,14 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     assert fine.returncode == 0 and "Nothing looks wrong" in fine.stdout, fine.stdout + fine.stderr
     for flag in ("array=0-1", "cpus-per-task=2", "gpus-per-node=2", "ntasks-per-node=2", "mem=1G", "requeue"):
         assert f"#SBATCH --{flag}" in fine.stdout
-    wrong = lab.launcher(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64")
+    wrong = lab.launcher(
+        *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
+        SLURM_JOB_ID="1",
+        SLURM_NTASKS="3",
+    )
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
+    assert "! SLURM_JOB_ID, SLURM_NTASKS: set by a job around this command" in wrong.stdout
     assert "! sbatch: would refuse it" in wrong.stdout
     assert not list(tmp_path.iterdir())
 
