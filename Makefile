@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 KEEP ?=
 TRAIN_EXTRAS := digits
-TEST_EXTRAS := dev,digits,huggingface,lion
+TEST_EXTRAS := dev,digits,huggingface,lion,slurm
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
 FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -33,7 +33,7 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check --fix .

@@ -18,7 +18,8 @@ TIERS = [
     {"hydra_plugins"},
     {"__main__"},
     {"cli", "help"},
-    {"dispatch", "runs", "composition", "diagnosis", "sweep"},
+    {"dispatch"},
+    {"runs", "composer", "composition", "diagnosis", "sweep"},
     {"jobs", "run"},
     {"trainer"},
     {"hooks"},
@@ -30,27 +31,35 @@ TIERS = [
         "schedulers",
         "precision",
         "distributed",
-        "deadline",
-        "signals",
         "state",
         "device",
         "seeding",
         "nested",
-        "slurm",
+        "deadline",
     }
     | {"startup", "console"},
+    {"slurm"},
     {"annotations", "crosschecks", "errors", "folder", "identity", "lock", "options", "process", "provenance", "record"}
-    | {"resolution", "schema", "signatures", "sources", "types", "wording"},
+    | {"resolution", "schema", "signals", "signatures", "sources", "types", "wording"},
 ]
 # What a process starts with stands at the top, wherever its file lies.
 ENTRIES = {"launcher.__main__", "launcher.dispatch.freeze", "launcher.dispatch.node", "launcher.dispatch.worker"}
 
-# Of one tier, and yet not to know of each other (or only one of the other).
+COMPOSING = {"composer", "composition", "diagnosis", "sweep"}
+TRAINING = {"jobs", "run", "trainer", "hooks", "strategies", "data", "models"}
+# Not to know of each other, or only one of the other, wherever they stand.
 STRANGERS = {
     ("strategies", "data"),
     ("data", "strategies"),
     ("run", "jobs"),
-    ("runs", "dispatch"),  # but dispatch.wait shows the table of runs
+    # a dispatch is given a configuration to hand on: how that was composed, and what it will do, is not its concern
+    *(("dispatch", name) for name in COMPOSING | TRAINING),
+    *(("sweep", name) for name in TRAINING),
+    # a look at the runs reads what they left
+    *(("runs", name) for name in COMPOSING | TRAINING),
+    *((name, "runs") for name in COMPOSING),
+    # what trains knows nothing of who has started it
+    *((name, "slurm") for name in TRAINING),
 }
 
 # What a config error, `--help` or a look at the runs loads.
@@ -58,17 +67,17 @@ TORCH_FREE = sorted(
     {
         *TIERS[1],
         *TIERS[2],
-        "composition",
-        "diagnosis",
-        "sweep",
+        *COMPOSING,
         *TIERS[-1],
         "runs.__main__",
         "checkpoint.store",
         "dispatch.local",
+        "dispatch.slurm",
         "dispatch.task",
-        "signals",
+        "dispatch.waiting",
+        "slurm.scheduler",
+        "slurm.submission",
     }
-    - {"run"}
 )
 
 

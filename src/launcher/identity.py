@@ -45,7 +45,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """The resolved configuration without what `run.not_identity` names, with `run.tag` and `run.init_from` where
     they are set; whole floats are ints (`lr=1.0` is `lr=1`)."""
     excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
-    counted = _counted(config, "", excluded)
+    counted: dict[str, Any] = _counted(unresolved(config), (), config, excluded)
     for key in COUNTED_OF_RUN:
         value = OmegaConf.select(config, key)
         if value is not None:
@@ -53,26 +53,50 @@ def identity(config: DictConfig) -> dict[str, Any]:
     return counted
 
 
-def _counted(node: Container, path: str, excluded: set[str]) -> Any:
-    if isinstance(node, ListConfig):
-        return [_value(node, index, f"{path}.{index}", excluded) for index in range(len(node))]
-    assert isinstance(node, DictConfig)
-    paths = {key: join(path, key) for key in node}
-    return {str(key): _value(node, key, paths[key], excluded) for key in node if paths[key] not in excluded}
-
-
-def _value(parent: Container, key: Any, path: str, excluded: set[str]) -> Any:
-    if OmegaConf.is_missing(parent, key):
-        return "???"
-    if OmegaConf.is_interpolation(parent, key):
-        written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
+def _counted(written: Any, keys: tuple[Any, ...], config: DictConfig, excluded: set[str]) -> Any:
+    if isinstance(written, dict):
+        return {
+            str(key): _counted(value, (*keys, key), config, excluded)
+            for key, value in written.items()
+            if ".".join(map(str, (*keys, key))) not in excluded
+        }
+    if isinstance(written, list):
+        return [_counted(value, (*keys, index), config, excluded) for index, value in enumerate(written)]
+    if is_interpolation(written):
         if any(place in written for place in PLACES):
             return written
-    value = parent[key]
-    if isinstance(value, Container):
-        return None if value._is_none() else _counted(value, path, excluded)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = value_at(config, keys)
+        if isinstance(value, Container):
+            return _counted(OmegaConf.to_container(value, resolve=False), keys, config, excluded)
+        written = value
+    return int(written) if isinstance(written, float) and written.is_integer() else written
+
+
+def unresolved(config: DictConfig) -> dict[str, Any]:
+    """A configuration as plain containers, with its interpolations as they are written; Hydra's node is left out.
+
+    To ask OmegaConf for each value takes a hundred times as long, so that is kept for the values that need it."""
+    nodes = {str(key): config._get_node(key) for key in config if key != "hydra"}
+    return {
+        key: OmegaConf.to_container(node, resolve=False) if isinstance(node, Container) else node._value()  # type: ignore[union-attr]
+        for key, node in nodes.items()
+    }
+
+
+def is_interpolation(written: Any) -> bool:
+    """Whether only OmegaConf can tell a value of `unresolved`."""
+    return isinstance(written, str) and "${" in written
+
+
+def value_at(config: DictConfig, keys: Iterable[Any]) -> Any:
+    """The value under nested keys.
+
+    Raises:
+        omegaconf.errors.OmegaConfBaseException: it does not resolve.
+    """
+    value: Any = config
+    for key in keys:
+        value = value[key]
     return value
 
 

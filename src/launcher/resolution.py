@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.identity import choices, join
+from launcher.identity import choices, is_interpolation, join, unresolved, value_at
 from launcher.options import composed_from, options_with
 from launcher.wording import hint
 
@@ -20,7 +20,17 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     """The configuration as plain containers, Hydra's node left out, and a sentence for each thing missing in it."""
     resolver = _Resolver(config)
-    return resolver.mapping(config, ""), resolver.sentences()
+    written = unresolved(config)
+    # run.id hashes everything: it cannot be had while anything else fails, so it comes last
+    tree = {key: resolver.value(written[key], (key,)) for key in sorted(written, key=lambda key: key == "run")}
+    return {key: tree[key] for key in written}, resolver.sentences()
+
+
+def plain_hydra(node: DictConfig) -> dict[str, Any]:
+    """Hydra's node as plain containers, with its interpolations as they are written."""
+    plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
 
 
 def references(config: Any, path: str = "") -> dict[str, str]:
@@ -41,29 +51,27 @@ class _Resolver:
         self.lacking: dict[str, dict[str, str]] = {}
         """For a group whose option lacks keys that others refer to: what refers (`model.vocab_size=${...}`) -> key."""
 
-    def mapping(self, node: DictConfig, path: str) -> dict[str, Any]:
-        keys = [key for key in node if path or key != "hydra"]
-        if not path:  # run.id hashes everything: it cannot be had while anything else fails, so it comes last
-            keys.sort(key=lambda key: key == "run")
-        return {str(key): self.value(node, key, join(path, key)) for key in keys}
-
-    def value(self, parent: DictConfig | ListConfig, key: Any, path: str) -> Any:
-        if OmegaConf.is_missing(parent, key):
+    def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
+        """What stands under these keys, for what is written there."""
+        if isinstance(written, dict):
+            return {str(key): self.value(value, (*keys, key)) for key, value in written.items()}
+        if isinstance(written, list):
+            return [self.value(value, (*keys, index)) for index, value in enumerate(written)]
+        if written == "???":
+            path = ".".join(map(str, keys))
             self.faults.append(f"{path}: needs a value; e.g. {path}=...")
             return UNRESOLVED
+        return self.interpolated(written, keys) if is_interpolation(written) else written
+
+    def interpolated(self, written: str, keys: tuple[Any, ...]) -> Any:
         try:
-            value = parent[key]
+            value = value_at(self.root, keys)
         except OmegaConfBaseException as error:
-            if not (path.startswith("run.") and (self.faults or self.lacking)):
-                written = str(OmegaConf.to_container(parent, resolve=False)[key])  # type: ignore[index]
-                self.note(path, written, error)
+            if not (keys[0] == "run" and (self.faults or self.lacking)):
+                self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
-        if isinstance(value, DictConfig | ListConfig) and value._is_none():
-            return None
-        if isinstance(value, DictConfig):
-            return self.mapping(value, path)
-        if isinstance(value, ListConfig):
-            return [self.value(value, index, f"{path}.{index}") for index in range(len(value))]
+        if isinstance(value, Container):
+            return self.value(OmegaConf.to_container(value, resolve=False), keys)
         return value
 
     def note(self, path: str, written: str, error: Exception) -> None:

@@ -74,9 +74,11 @@ NEEDED_TO_TRAIN = ("optimizer", "trainer")
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
-def validate(config: DictConfig) -> None:
+def validate(config: DictConfig) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
+    Returns:
+        The resolved configuration as plain containers, without Hydra's node.
     Raises:
         ConfigError: with a sentence for every fault found.
     """
@@ -88,6 +90,7 @@ def validate(config: DictConfig) -> None:
     faults += crosschecks({key: value for key, value in tree.items() if value is not UNRESOLVED})
     if faults:
         raise ConfigError(*_at_their_source(faults, references(OmegaConf.to_container(config, resolve=False))))
+    return tree
 
 
 def _at_their_source(faults: list[str], sources: dict[str, str]) -> list[str]:

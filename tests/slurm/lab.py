@@ -16,6 +16,12 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "slurm" / "lab"
 TESTS = Path(__file__).parents[1]
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
+LONGEST = 600.0
+"""Seconds that anything is waited for: many times what it takes, since other tests may keep the machine busy."""
+PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
+"""Settings that give a run on a busy machine the time to save."""
+QUICK = ["tracker.pace.seconds=0"]
+"""Overrides of `experiment`, for a run that nothing is to happen to."""
 
 
 def impossible() -> str | None:
@@ -49,28 +55,29 @@ class Lab:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
         return {
             **clean,
+            **{f"SLURM_LAB_{key}": value for key, value in self.settings.items()},
+            "SLURM_LAB_STATE": str(self.state),
+            "SLURM_LAB_PORT": str(self.port),
             "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def script(self, name: str, *arguments: str, timeout: float = 60) -> None:
+    def script(self, name: str, *arguments: str, timeout: float = LONGEST) -> None:
         """Run one of the lab's own scripts."""
-        own = {f"SLURM_LAB_{key}": value for key, value in self.settings.items()}
-        own |= {"SLURM_LAB_STATE": str(self.state), "SLURM_LAB_PORT": str(self.port)}
         command = [str(SCRIPTS / name), *arguments]
-        done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:
             raise RuntimeError(f"{name} failed:\n{done.stderr}")
 
     def start(self) -> None:
-        self.script("up.sh", "--fresh", timeout=280)
+        self.script("up.sh", "--fresh")
 
     def stop(self) -> None:
         self.script("down.sh")
 
-    def run(self, *command: str, check: bool = True, timeout: float = 60) -> str:
+    def run(self, *command: str, check: bool = True, timeout: float = LONGEST) -> str:
         """What a command prints, run against this cluster."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
         if check and done.returncode != 0:
@@ -80,12 +87,11 @@ class Lab:
     def node(self, verb: str, name: str) -> None:
         self.script("node.sh", verb, name)
 
-    def launcher(
-        self, *arguments: str, module: str = "launcher", timeout: float = 120
-    ) -> subprocess.CompletedProcess[str]:
-        """`python -m launcher ...`, as a user of this cluster types it."""
+    def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher ...`, as a user of this cluster types it, with these variables of the environment."""
         command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        environment = self.environment | variables
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
 
     def submit(self, outputs: Path, *overrides: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
@@ -95,18 +101,19 @@ class Lab:
         assert found is not None, done.stdout
         return found[1]
 
-    def preempt(self, node: str) -> None:
-        """A job of a higher partition that wants a whole node, for a second."""
-        self.run("sbatch", "-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", "sleep 1")
+    def preempt(self, node: str, seconds: int = 1) -> None:
+        """A job of a higher partition that wants a whole node, for a while."""
+        wanted = ["-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", f"sleep {seconds}"]
+        self.run("sbatch", *wanted)
 
     def info(self, job: str) -> dict[str, str]:
         text = self.run("scontrol", "show", "job", "-o", job)
         return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
 
-    def wait_until_ended(self, job: str, timeout: float = 200) -> str:
+    def wait_until_ended(self, job: str, timeout: float = LONGEST) -> str:
         """The state in which a job ends for good: a requeued one is pending again, or will be."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
-        for _ in ticks(timeout, f"job {job} to end"):
+        for _ in ticks(timeout, f"job {job} to end", pause=1.5):
             state = self.info(job)["JobState"]
             if state in ended:
                 return state
@@ -122,14 +129,14 @@ def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
     raise AssertionError(f"waited {timeout:g} s in vain for {what}")
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 120) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) -> Any:
     for _ in ticks(timeout, what):
         if found := condition():
             return found
     raise AssertionError
 
 
-def experiment(outputs: Path, steps: int = 600) -> list[str]:
+def experiment(outputs: Path, steps: int = 300) -> list[str]:
     """The overrides of a small run; with the pacer it takes a minute in its job's first start, unless disturbed."""
     return [
         "model=mlp",
@@ -139,9 +146,16 @@ def experiment(outputs: Path, steps: int = 600) -> list[str]:
         "hooks.checkpointing.interval=25",
         "hooks.logging.interval=1",
         "+tracker.pace._target_=pacer.Pacer",
-        "+tracker.pace.seconds=0.1",
+        "+tracker.pace.seconds=0.2",
         f"paths.outputs={outputs}",
     ]
+
+
+def states(lab, outputs, *words):
+    """What `python -m launcher.runs` says: id -> summary."""
+    told = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
+    assert told.returncode == 0, told.stderr
+    return {run["id"]: run for run in json.loads(told.stdout)}
 
 
 def steps_done(folder: Path) -> int:
@@ -158,7 +172,12 @@ def run_folders(outputs: Path) -> list[Path]:
 
 
 def wait_for_step(outputs: Path, step: int = 20, runs: int = 1) -> None:
-    wait_for(
-        lambda: sum(steps_done(folder) >= step for folder in run_folders(outputs)) >= runs,
-        f"step {step} in {outputs}: {[p.read_text()[-2000:] for p in outputs.glob('*/*/logs/slurm*')]}",
-    )
+    def are_there() -> bool:
+        found = run_folders(outputs)
+        for folder in found:
+            if json.loads((folder / "run.json").read_text())["state"] == "failed":
+                logs = "".join(path.read_text()[-3000:] for path in folder.glob("logs/*"))
+                raise AssertionError(f"{folder} failed before step {step}:\n{logs}")
+        return sum(steps_done(folder) >= step for folder in found) >= runs
+
+    wait_for(are_there, f"step {step} in {outputs}")

@@ -13,6 +13,7 @@ from launcher.cli import explain, report
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.provenance import slurm_job_id
+from launcher.resolution import plain_hydra
 from launcher.slurm.submission import freeze, standing, write_tickets
 
 
@@ -41,15 +42,15 @@ def prepare(overrides: list[str]) -> Path | None:
         ConfigError: the configuration is at fault, or a process is on the run.
     """
     config = composition.compose(overrides)
-    schema.validate(config)
-    folder = RunFolder(Path(str(config.run.dir)).absolute())
+    plain = schema.validate(config)
+    folder = RunFolder(Path(plain["run"]["dir"]).absolute())
     taken = standing(folder, {})
     if taken == "running":
         raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or take run.tag=again.")
     if taken is not None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None
-    freeze(config, config.hydra)
+    freeze(plain, plain_hydra(config.hydra))
     if (job := slurm_job_id()) is not None:
         write_tickets([folder], job, False, Path(os.environ.get("SLURM_SUBMIT_DIR", ".")))
     return folder.path

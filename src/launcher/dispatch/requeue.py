@@ -1,44 +1,32 @@
 """What follows from a signal inside a SLURM job, once the state is durable: requeue, stay away from it, or fail.
 
-Rank 0 asks SLURM what the signal meant; nothing is guessed from the clock. What was seen on a real cluster:
-
-| `scontrol show job` after the save    | so the job                  | we                                |
-|---------------------------------------|-----------------------------|-----------------------------------|
-| Restarts is higher than at our start  | has been requeued already   | leave                             |
-| PreemptTime is set                    | is preempted                | requeue it, also under CANCEL     |
-| Reason=TimeLimit, or SIGUSR1, SIGUSR2 | is at its time limit        | requeue it                        |
-| it has ended, none of the above       | was cancelled               | leave, and must not requeue       |
-| it runs, and SIGTERM                  | is not touched: a bare kill | leave                             |
-
 A task that leaves by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so
 we leave only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again, at once, and
-the `scontrol` too (see `scheduler.call`).
+the `scontrol` too (see `scheduler.call`). Which signal meant what is in `launcher.dispatch.causes`.
 """
 
-import json
 import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
 from launcher import deadline, signals
+from launcher.dispatch.causes import RUNNING, Budget, Cause, cause_of, decide
+from launcher.dispatch.journal import Journal, newest_step
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.provenance import slurm_job_id
-from launcher.record import RunRecord, replace_file
+from launcher.record import RunRecord
 from launcher.slurm import scheduler
-from launcher.slurm.scheduler import JobInfo, SchedulerError
+from launcher.slurm.scheduler import SchedulerError
 
 T = TypeVar("T")
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 CONFIRMATION = 30.0
 """Seconds that SLURM may take to show a requeue that it has accepted."""
 STAY = 300.0
@@ -48,58 +36,6 @@ SECOND_LOOK = 2.0
 STOP_KEY, HEARD_KEY = "launcher/stop", "launcher/stop-heard"
 
 logger = logging.getLogger("launcher")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How often a job may be requeued; None: without bound.
-
-    `max_fruitless_restarts` counts restarts in a row, of any cause, that found no newer checkpoint than the one before.
-    """
-
-    max_preemptions: int | None = None
-    max_timeouts: int | None = None
-    max_fruitless_restarts: int | None = 3
-
-    @classmethod
-    def of(cls, dispatch: DictConfig) -> "Budget":
-        return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
-
-
-class Journal:
-    """`restarts.json` in the run's folder: for each SLURM job its starts and requeues. Rank 0 alone writes it."""
-
-    def __init__(self, folder: RunFolder, job: str):
-        self.path = folder.path / "restarts.json"
-        try:
-            self.data: dict[str, Any] = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
-            self.data = {}
-        self.job: dict[str, list[dict[str, Any]]] = self.data.setdefault(job, {"starts": [], "requeues": []})
-
-    def start(self, restart: int, step: int) -> None:
-        self.job["starts"].append({"restart": restart, "step": step})
-        self._write()
-
-    def requeue(self, cause: str, step: int) -> None:
-        self.job["requeues"].append({"cause": cause, "step": step})
-        self._write()
-
-    def count(self, cause: str) -> int:
-        return sum(one["cause"] == cause for one in self.job["requeues"])
-
-    def fruitless(self) -> int:
-        """Restarts in a row, up to now, that found no newer checkpoint than the start before them."""
-        steps = [one["step"] for one in self.job["starts"]]
-        same = next((i for i, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
-        return max(0, same - 1)
-
-    def _write(self) -> None:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path, json.dumps(self.data, indent=1).encode() + b"\n")
-        except OSError as error:
-            logger.warning("%s could not be written: %s", self.path, error)
 
 
 def guarded(config: DictConfig, work: Callable[[], T]) -> T:
@@ -139,24 +75,20 @@ class Requeue:
         """Note the start, refuse one that leads nowhere, and catch up on a signal that came before the handlers stood.
 
         Raises:
-            SystemExit: the restarts make no progress, or SLURM has restarted a job whose budget is spent.
+            SystemExit: the restarts make no progress.
             signals.Stop: the job is being ended already.
         """
         if self.rank != 0 or self._record().state == "completed":
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, newest_step(self.folder))
-        most, count = self.budget.max_fruitless_restarts, journal.fruitless()
-        if most is not None and count > most:
-            raise self._fail(
-                f"SLURM job {self.job} was restarted {count} times in a row without a new checkpoint "
-                f"(dispatch.max_fruitless_restarts={most}): it is not restarted again"
-            )
+        if refusal := self.budget.fruitless(journal.fruitless()):
+            raise self._fail(f"SLURM job {self.job} {refusal}")
         try:
             info = scheduler.job_info(self.job, tries=1)
         except SchedulerError:
             return
-        if info.is_batch and self._cause(info, signal.SIGTERM) in ("requeued", "preempted", "timed out", "cancelled"):
+        if cause_of(info, signal.SIGTERM, self.restarts) != "ended by hand":
             raise signals.Stop(signal.SIGTERM)
 
     def leave(self, stop: signals.Stop) -> SystemExit:
@@ -181,26 +113,20 @@ class Requeue:
         except SchedulerError as error:
             return self._stay(stop, error)
         logger.info("SLURM job %s: %s after %s.", self.job, cause, signal.Signals(stop.signum).name)
-        if cause == "ended by hand":
-            return stop
+        journal = Journal(self.folder, self.job)
+        decision = decide(cause, self.budget, journal.count(cause))
+        if decision.action == "fail":
+            return self._fail(f"SLURM job {self.job} {decision.reason}")
+        if decision.action == "requeue":
+            return self._requeue(stop, cause, journal)
         if cause == "cancelled":
             self._revise("cancelled", "cancelled", "the SLURM job was cancelled")
-            return stop
-        journal = Journal(self.folder, self.job)
-        if cause == "requeued":
+        elif cause == "requeued":
             journal.requeue(cause, newest_step(self.folder))
             self._revise("preempted", "preempted", "requeued by SLURM")
-            return stop
-        return self._requeue(stop, cause, journal)
+        return stop
 
-    def _requeue(self, stop: signals.Stop, cause: str, journal: Journal) -> SystemExit:
-        key = "max_preemptions" if cause == "preempted" else "max_timeouts"
-        most, count = getattr(self.budget, key), journal.count(cause)
-        if most is not None and count >= most:
-            return self._fail(
-                f"SLURM job {self.job} {cause} for the {_ordinal(count + 1)} time (dispatch.{key}={most}): it is not "
-                "requeued; the same command goes on from its checkpoint"
-            )
+    def _requeue(self, stop: signals.Stop, cause: Cause, journal: Journal) -> SystemExit:
         self._revise("preempted", "preempted", f"{cause}, requeued")
         journal.requeue(cause, newest_step(self.folder))
         try:
@@ -212,27 +138,13 @@ class Requeue:
         logger.info("SLURM job %s is requeued.", self.job)
         return stop
 
-    def _ask(self, stop: signals.Stop) -> str:
-        cause = self._cause(scheduler.job_info(self.job), stop.signum)
+    def _ask(self, stop: signals.Stop) -> Cause:
+        cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
         left = signals.received_at() + SECOND_LOOK - time.monotonic()
         if cause == "ended by hand" and signals.received() and left > 0:
             self.sleep(left)
-            cause = self._cause(scheduler.job_info(self.job), stop.signum)
+            cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
         return cause
-
-    def _cause(self, info: JobInfo, signum: int) -> str:
-        """The table at the top."""
-        if not info.is_batch:  # an allocation that a person works in
-            return "ended by hand"
-        if info.restarts > self.restarts:
-            return "requeued"
-        if info.is_preempted:
-            return "preempted"
-        if info.reason == "TimeLimit" or info.state == "TIMEOUT":
-            return "timed out"
-        if info.state not in RUNNING:
-            return "cancelled"
-        return "timed out" if signum in WARNINGS else "ended by hand"
 
     def _confirm(self) -> None:
         """Wait until the requeue shows: before that, leaving would end the job for good.
@@ -282,12 +194,6 @@ class Requeue:
             logger.warning("%s could not be written: %s", self.folder.record_path, error)
 
 
-def newest_step(folder: RunFolder) -> int:
-    """The step of the newest checkpoint, 0 for none; its bytes are not verified here."""
-    found = (path.parent.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*/manifest.json"))
-    return max((int(step) for step in found if step.isdecimal()), default=0)
-
-
 def _tell(code: int) -> None:
     """Let the other ranks know how to leave, and serve the store until they do."""
     from launcher import distributed
@@ -321,8 +227,3 @@ def _hear() -> int | None:
         return code
     except Exception:
         return None
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
-    return f"{number}{ending}"

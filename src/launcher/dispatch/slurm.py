@@ -1,7 +1,8 @@
 """dispatch=slurm: freeze the configuration, submit, and return; or wait for the results."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -14,21 +15,22 @@ from launcher.dispatch import snapshot
 from launcher.dispatch.sbatch import Script, findings, import_submitit, seconds
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
+from launcher.resolution import plain_hydra, resolve
 from launcher.slurm import scheduler, submission
 from launcher.types import NonNegativeInt, PositiveInt
 
 SHOWN = 20
 """So many submitted runs are named one by one."""
+WRITERS = 8
+"""So many runs' folders are written at once."""
 
 
 class Job(Protocol):
     """One job of a sweep, see `launcher.sweep.SweepJob`."""
 
-    run: str
     overrides: list[str]
-
-    @property
-    def config(self) -> DictConfig: ...
+    plain: dict[str, Any]
+    hydra: dict[str, Any]
 
     @property
     def label(self) -> str: ...
@@ -36,14 +38,17 @@ class Job(Protocol):
 
 @dataclass
 class Run:
-    """One job of a submission. Its configuration is composed when asked for, since there may be thousands."""
+    """One job of a submission: its configuration and Hydra's node as `submission.freeze` takes them."""
 
     label: str
-    folder: RunFolder
-    compose: Callable[[], DictConfig]
+    config: Mapping[str, Any]
+    hydra: Mapping[str, Any] | None
     overrides: Sequence[str] = ()
     skipped: str | None = None
     job_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder(self.config["run"]["dir"])
 
 
 class SlurmDispatch:
@@ -153,10 +158,9 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it was waited for, and did not complete.
         """
-        hydra = HydraConfig.get() if HydraConfig.initialized() else None
-        folder = RunFolder(config.run.dir)
-        run = Run(f"{config.run.name}/{config.run.id}", folder, lambda: config)
-        (result,) = self._submit([run], lambda _: hydra, config)
+        hydra = plain_hydra(HydraConfig.get()) if HydraConfig.initialized() else None  # type: ignore[arg-type]
+        plain, _ = resolve(config)
+        (result,) = self._submit([Run(f"{config.run.name}/{config.run.id}", plain, hydra)])
         if result.status == JobStatus.FAILED:
             raise SystemExit(1)
         return result.return_value
@@ -169,10 +173,7 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
-        first = jobs[0].config
-        outputs = Path(str(first.run.dir)).parent.parent
-        runs = [Run(job.label, RunFolder(outputs / job.run), lambda job=job: job.config, job.overrides) for job in jobs]  # type: ignore[misc]
-        return self._submit(runs, lambda config: config.hydra, first)
+        return self._submit([Run(job.label, job.plain, job.hydra, job.overrides) for job in jobs])
 
     def again(self, folders: Sequence[RunFolder]) -> None:
         """Submit runs that were submitted before, as they were frozen then.
@@ -180,15 +181,10 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
-        frozen = {str(folder): submission.thaw(folder) for folder in folders}
-        hydra = {str(config.run.dir): node.hydra if node is not None else None for config, node in frozen.values()}
-        runs = [
-            Run(f"{config.run.name}/{config.run.id}", folder, lambda config=config: config)  # type: ignore[misc]
-            for folder, (config, _) in zip(folders, frozen.values(), strict=True)
-        ]
-        self._submit(runs, lambda config: hydra[str(config.run.dir)], runs[0].compose())
+        saved = [submission.frozen(folder) for folder in folders]
+        self._submit([Run(f"{one['run']['name']}/{one['run']['id']}", one, hydra) for one, hydra in saved])
 
-    def _submit(self, runs: list[Run], hydra: Callable[[DictConfig], Any], first: DictConfig) -> list[JobReturn]:
+    def _submit(self, runs: list[Run]) -> list[JobReturn]:
         import_submitit()
         if "RANK" in os.environ:
             raise ConfigError(
@@ -203,10 +199,10 @@ class SlurmDispatch:
                 run.job_id = submission.ticket(run.folder).get("job_id")
         due = [run for run in runs if run.skipped is None]
         if self.dry_run:
-            self._show(due or runs, first)
+            self._show(due or runs)
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         if due:
-            self._hand_over(due, hydra, first)
+            self._hand_over(due)
         self._report(runs, due)
         if not self.wait:
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
@@ -214,12 +210,11 @@ class SlurmDispatch:
 
         return wait_for(runs)
 
-    def _hand_over(self, due: list[Run], hydra: Callable[[DictConfig], Any], first: DictConfig) -> None:
-        folder = submission.new_submission(Path(first.paths.outputs).expanduser())
-        script = self._script(first, snapshot.take(folder) if self.snapshot else [])
-        for run in due:
-            config = run.compose()
-            submission.freeze(config, hydra(config))
+    def _hand_over(self, due: list[Run]) -> None:
+        folder = submission.new_submission(outputs(due[0]))
+        script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
+        with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
+            list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
         is_array = len(due) > 1
         for part, chunk in enumerate(self._chunks(due)):
             folders = [run.folder for run in chunk]
@@ -241,7 +236,7 @@ class SlurmDispatch:
         """An array's part of `array_parallelism`."""
         return None if self.array_parallelism is None else max(1, self.array_parallelism * count // total)
 
-    def _script(self, config: DictConfig, setup: list[str]) -> Script:
+    def _script(self, run: Run, setup: list[str]) -> Script:
         network = (
             [f"export NCCL_SOCKET_IFNAME={self.interface} GLOO_SOCKET_IFNAME={self.interface}"]
             if self.interface
@@ -249,15 +244,19 @@ class SlurmDispatch:
         )
         modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
         script = Script(
-            str(config.run.name), self.flags, self.srun, self.prefix, [*modules, *self.setup, *network, *setup]
+            str(run.config["run"]["name"]),
+            self.flags,
+            self.srun,
+            self.prefix,
+            [*modules, *self.setup, *network, *setup],
         )
         if self.python is not None:
             script.python = self.python
         return script
 
-    def _show(self, runs: list[Run], first: DictConfig) -> None:
-        script = self._script(first, [])
-        folder = Path(first.paths.outputs).expanduser().absolute() / ".slurm" / "<submission>"
+    def _show(self, runs: list[Run]) -> None:
+        script = self._script(runs[0], [])
+        folder = outputs(runs[0]).absolute() / ".slurm" / "<submission>"
         count = min(len(runs), 1000) if len(runs) > 1 else None
         text = script.text(folder, folder / submission.RUNS, count, self._share(len(runs), len(runs)))
         print(text, flush=True)
@@ -281,6 +280,10 @@ class SlurmDispatch:
             f"--outputs {runs[0].folder.path.parent.parent}",
             flush=True,
         )
+
+
+def outputs(run: Run) -> Path:
+    return Path(run.config["paths"]["outputs"]).expanduser()
 
 
 def result(run: Run, status: JobStatus, value: Any) -> JobReturn:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from launcher.runs.cancel import chosen_runs
 from launcher.runs.find import Run
-from launcher.slurm.submission import FROZEN, thaw
+from launcher.slurm.submission import FROZEN, frozen
 
 RETRIED = ("failed", "preempted", "stale")
 
@@ -47,8 +47,8 @@ def submit(runs: list[Run]) -> None:
 
     groups: dict[str, list[Run]] = defaultdict(list)
     for one in runs:
-        config, _ = thaw(one.folder)
-        groups[json.dumps(dict(config.dispatch), default=str, sort_keys=True)].append(one)
-    for group in groups.values():
-        settings = {**thaw(group[0].folder)[0].dispatch, "wait": False, "dry_run": False}
+        config, _ = frozen(one.folder)
+        groups[json.dumps(config["dispatch"], sort_keys=True)].append(one)
+    for given, group in groups.items():
+        settings = {**json.loads(given), "wait": False, "dry_run": False}
         instantiate(settings, _recursive_=False).again([one.folder for one in group])

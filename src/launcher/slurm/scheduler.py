@@ -79,7 +79,12 @@ def job_info(job: str, tries: int = 3) -> JobInfo:
     Raises:
         SchedulerError: no answer.
     """
-    fields = dict(word.partition("=")[::2] for word in _patient(["scontrol", "show", "job", "-o", job], tries).split())
+    return parse_job(_patient(["scontrol", "show", "job", "-o", job], tries))
+
+
+def parse_job(text: str) -> JobInfo:
+    """The line of `scontrol show job -o`."""
+    fields = dict(word.partition("=")[::2] for word in text.split())
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),
@@ -159,14 +164,18 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
+    f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
+}
+"""Where the cluster is, and a user's own defaults."""
+KEPT_PREFIX = "SLURM_LAB_"
+"""Of `slurm/lab/`, which starts clusters to try things on."""
 
 
 def leaked() -> list[str]:
     """Variables of a job around this process, which a job submitted from here would take for its own."""
-    return sorted(
-        name for name in os.environ if (name.startswith(LEAKING) or name in RANK_VARIABLES) and name not in KEPT
-    )
+    theirs = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
+    return sorted(name for name in theirs if name not in KEPT and not name.startswith(KEPT_PREFIX))
 
 
 @contextmanager

@@ -28,46 +28,46 @@ DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 logger = logging.getLogger("launcher")
 
 
-def freeze(config: DictConfig, hydra: DictConfig | None) -> RunFolder:
+def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunFolder:
     """Write what a job needs to know into its run's folder, and `queued` into run.json. It needs no torch, and some
-    10 ms a run.
+    3 ms a run.
 
+    Args:
+        config: resolved, as plain containers (see `schema.validate`).
+        hydra: Hydra's node, likewise, with its interpolations as they are written.
     Raises:
         OSError: the folder cannot be written.
     """
-    plain = _resolved(config)
-    folder = RunFolder(plain["run"]["dir"])
+    folder = RunFolder(config["run"]["dir"])
     folder.create()
-    node: Any = None if hydra is None else OmegaConf.to_container(hydra, resolve=False, enum_to_str=True)
-    replace_file(folder.path / FROZEN, json.dumps({"config": plain, "hydra": node}, default=str).encode())
+    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra}, default=str).encode())
     folder.hydra.mkdir(exist_ok=True)
-    _dump(folder.hydra / "config.yaml", plain)
-    if node is not None:
-        _dump(folder.hydra / "overrides.yaml", node["overrides"]["task"])
-        _dump(folder.hydra / "hydra.yaml", {"hydra": node})
-    RunRecord(folder, id=str(plain["run"]["id"]), name=str(plain["run"]["name"])).queue()
+    _dump(folder.hydra / "config.yaml", config)
+    if hydra is not None:
+        _dump(folder.hydra / "overrides.yaml", hydra["overrides"]["task"])
+        _dump(folder.hydra / "hydra.yaml", {"hydra": hydra})
+    RunRecord(folder, id=str(config["run"]["id"]), name=str(config["run"]["name"])).queue()
     return folder
 
 
-def thaw(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
-    """The frozen configuration and Hydra's node.
+def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What `freeze` was given.
 
     Raises:
         OSError, ValueError: there is none to read.
     """
     saved = json.loads((folder.path / FROZEN).read_bytes())
-    hydra = None if saved["hydra"] is None else OmegaConf.create({"hydra": saved["hydra"]})
-    return OmegaConf.create(saved["config"]), hydra
+    return saved["config"], saved["hydra"]
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers. Hydra's node is left out only now: a run's name is made of its choices."""
-    plain: dict[str, Any] = {}
-    for key in (str(key) for key in config if key != "hydra"):
-        value = config[key]
-        is_node = OmegaConf.is_config(value)
-        plain[key] = OmegaConf.to_container(value, resolve=True, enum_to_str=True) if is_node else value
-    return plain
+def thaw(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
+    """The same as configurations, Hydra's as the node `hydra` of its own.
+
+    Raises:
+        OSError, ValueError: there is none to read.
+    """
+    config, hydra = frozen(folder)
+    return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
 
 
 def _dump(path: Path, value: Any) -> None:

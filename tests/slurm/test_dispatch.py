@@ -7,18 +7,11 @@ import sys
 import pytest
 
 from runner import final_state, metrics, record
-from slurm.lab import ROOT, experiment, run_folders, steps_done, wait_for, wait_for_step
+from slurm.lab import LONGEST, QUICK, experiment, run_folders, states, steps_done, wait_for, wait_for_step
 
-QUICK = ["tracker.pace.seconds=0"]
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: crasher.Crasher}"
-
-
-def states(lab, outputs, *words):
-    """What the runs command says: id -> summary."""
-    told = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
-    assert told.returncode == 0, told.stderr
-    return {run["id"]: run for run in json.loads(told.stdout)}
 
 
 def runs(lab, verb, outputs, *words):
@@ -50,8 +43,8 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
-    assert "Completed at step 600" in runs(lab, "logs", outputs, folder.name, "-f").stdout
-    assert "Completed at step 600" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
+    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "-f").stdout
+    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
     lab.run("scontrol", "requeue", job)
@@ -61,29 +54,29 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
 
 
 def test_a_sweep_is_an_array_in_chunks_and_goes_on_where_it_stands(plain_cluster, tmp_path):
-    lab = plain_cluster  # without sacct; its MaxArraySize allows four tasks
-    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "+dispatch.sbatch.nice=0"]
+    lab = plain_cluster  # without sacct; its MaxArraySize allows two tasks
+    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.partition=main"]
     first = lab.launcher(*words, "dispatch.wait=true", "-m", "seed=0,1")
     assert first.returncode == 0, first.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 2
 
-    second = lab.launcher(*words, *HELD, "-m", "seed=range(7)")
-    assert "5 submitted as SLURM jobs " in second.stdout and "2 left alone" in second.stdout, second.stdout
+    second = lab.launcher(*words, *HELD, "-m", "seed=range(5)")
+    assert "3 submitted as SLURM jobs " in second.stdout and "2 left alone" in second.stdout, second.stdout
     jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
-    assert len(jobs) == 5 and len({job.partition("_")[0] for job in jobs}) == 2
-    assert "0 submitted, 7 left alone" in lab.launcher(*words, "-m", "seed=range(7)").stdout
+    assert len(jobs) == 3 and len({job.partition("_")[0] for job in jobs}) == 2
+    assert "0 submitted, 5 left alone" in lab.launcher(*words, "-m", "seed=range(5)").stdout
 
-    assert runs(lab, "cancel", tmp_path, "seed=5").returncode == 0
-    lost = next(iter(states(lab, tmp_path, "seed=6").values()))["job_id"]
+    assert runs(lab, "cancel", tmp_path, "seed=3").returncode == 0
+    lost = next(iter(states(lab, tmp_path, "seed=4").values()))["job_id"]
     lab.run("scancel", lost)  # behind our back
-    found = {run["state"] for run in states(lab, tmp_path, "seed=5").values()}
-    assert found == {"cancelled"} and states(lab, tmp_path, "seed=6").popitem()[1]["state"] == "stale"
+    found = {run["state"] for run in states(lab, tmp_path, "seed=3").values()}
+    assert found == {"cancelled"} and states(lab, tmp_path, "seed=4").popitem()[1]["state"] == "stale"
     assert runs(lab, "cancel", tmp_path, "--all").returncode == 0
-    assert lab.run("squeue", "-h") == ""
+    assert not {run["state"] for run in states(lab, tmp_path).values()} & {"queued", "running"}
 
-    third = lab.launcher(*words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(7)")
-    assert "5 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
-    assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 7
+    third = lab.launcher(*words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)")
+    assert "3 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
+    assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
 
 
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
@@ -146,27 +139,25 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
     fine = lab.launcher(*words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G")
     assert fine.returncode == 0 and "Nothing looks wrong" in fine.stdout, fine.stdout + fine.stderr
-    for flag in (
-        "--array=0-1",
-        "--cpus-per-task=2",
-        "--gpus-per-node=2",
-        "--ntasks-per-node=2",
-        "--mem=1G",
-        "--requeue",
-    ):
+    for flag in ("array=0-1", "cpus-per-task=2", "gpus-per-node=2", "ntasks-per-node=2", "mem=1G", "requeue"):
         assert f"#SBATCH --{flag}" in fine.stdout
-    wrong = lab.launcher(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64")
+    wrong = lab.launcher(
+        *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
+        SLURM_JOB_ID="1",
+        SLURM_NTASKS="3",
+    )
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
+    assert "! SLURM_JOB_ID, SLURM_NTASKS: set by a job around this command" in wrong.stdout
     assert "! sbatch: would refuse it" in wrong.stdout
-    assert not list(tmp_path.iterdir()) and lab.run("squeue", "-h", "-n", "mlp-digits", "-t", "PENDING") == ""
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["dispatch.partition=nowhere"], "dispatch=slurm: "),
-        (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: does not divide by the 9 ranks"),
+        (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: does not divide by 9 ranks"),
         (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
         (["dispatch.nods=2"], "dispatch.nods"),
     ],
@@ -195,7 +186,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
         "dispatch=slurm",
     ]
     submit = [sys.executable, "-m", "launcher", *words, "dispatch.snapshot=true", *HELD]
-    done = subprocess.run(submit, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(submit, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 0, done.stderr
     source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3"))
     (ticket,) = (tmp_path / "outputs").glob("*/*/slurm.json")
@@ -207,50 +198,3 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (told,) = (tmp_path / "outputs" / ".slurm").glob("*/snapshot.json")
     assert json.loads(told.read_text())["dirty"] is True
     assert "+VERSION = 2" in (told.parent / "code.diff").read_text()
-
-
-@pytest.mark.parametrize("script", ["train", "sweep"])
-def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, script):
-    lab = cluster
-    (tmp_path / "sweep.txt").write_text("run.tag=null\n")
-    words = [*experiment(tmp_path / "outputs"), "model.dropout=0"]
-    array = ["--array=1-1"] if script == "sweep" else []
-    given = [str(tmp_path / "sweep.txt"), *words] if script == "sweep" else words
-    path = str(ROOT / "slurm" / f"{script}.sbatch")
-    told = lab.run("sbatch", f"--chdir={tmp_path}", "-p", "preempt", *array, path, *given)
-    job = told.split()[-1] + ("_1" if array else "")
-    wait_for_step(tmp_path / "outputs")
-    lab.preempt(lab.info(job)["NodeList"])
-    assert lab.wait_until_ended(job) == "COMPLETED"
-    first, last = record(tmp_path / "outputs")["attempts"]
-    assert first["outcome"] == "preempted" and first["end_step"] == last["start_step"] > 0
-    assert final_state(tmp_path / "outputs") == final_state(undisturbed())
-
-
-@pytest.mark.parametrize("where", ["slurm", "local"])
-def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, where):
-    lab = cluster
-    launcher = [f"hydra/launcher=submitit_{where}", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=60"]
-    words = [*experiment(tmp_path, steps=20), *QUICK, "strategy=ddp", *launcher]
-    done = lab.launcher(*words, "-m", "seed=0,1", timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for run in states(lab, tmp_path).values():
-        assert (run["state"], run["world_size"], len(run["attempts"])) == ("completed", 2, 1)
-
-
-def test_a_preempted_job_of_hydras_submitit_launcher_goes_on(cluster, tmp_path, undisturbed):
-    lab = cluster
-    place = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=preempt", "hydra.launcher.timeout_min=60"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "launcher", *experiment(tmp_path), *place, "-m", "seed=0"], env=lab.environment, cwd=ROOT
-    )
-    try:
-        wait_for_step(tmp_path)
-        job = record(tmp_path)["attempts"][0]["slurm_job_id"]
-        lab.preempt(lab.info(job)["NodeList"])
-        assert process.wait(timeout=120) == 0
-    finally:
-        process.kill()
-    first, last = record(tmp_path)["attempts"]
-    assert first["reason"] == "preempted, requeued" and first["end_step"] == last["start_step"]
-    assert final_state(tmp_path) == final_state(undisturbed())

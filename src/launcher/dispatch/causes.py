@@ -1,0 +1,106 @@
+"""What a signal inside a SLURM job meant, and what follows from it. Nothing is guessed from the clock.
+
+Rank 0 asks SLURM once the state is durable. What was seen on a real cluster:
+
+| `scontrol show job` after the save    | so the job                  | we                                |
+|---------------------------------------|-----------------------------|-----------------------------------|
+| BatchFlag=0                           | is a person's allocation    | leave                             |
+| Restarts is higher than at our start  | has been requeued already   | leave                             |
+| PreemptTime is set                    | is preempted                | requeue it, also under CANCEL     |
+| Reason=TimeLimit, or SIGUSR1, SIGUSR2 | is at its time limit        | requeue it                        |
+| it has ended, none of the above       | was cancelled               | leave, and must not requeue       |
+| it runs, and SIGTERM                  | is not touched: a bare kill | leave                             |
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from launcher.slurm.scheduler import JobInfo
+
+Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand"]
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
+
+
+def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
+    """The table above.
+
+    Args:
+        info: the job after the signal.
+        signum: the signal.
+        restarts: of the job when this process started.
+    """
+    if not info.is_batch:
+        return "ended by hand"
+    if info.restarts > restarts:
+        return "requeued"
+    if info.is_preempted:
+        return "preempted"
+    if info.reason == "TimeLimit" or info.state == "TIMEOUT":
+        return "timed out"
+    if info.state not in RUNNING:
+        return "cancelled"
+    return "timed out" if signum in WARNINGS else "ended by hand"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How often a job may be requeued; None: without bound.
+
+    `max_fruitless_restarts` counts restarts in a row, of any cause, that found no newer checkpoint than the one before.
+    """
+
+    max_preemptions: int | None = None
+    max_timeouts: int | None = None
+    max_fruitless_restarts: int | None = 3
+
+    @classmethod
+    def of(cls, dispatch: Mapping[str, Any]) -> "Budget":
+        """The bounds in a `dispatch` node."""
+        return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
+
+    def fruitless(self, restarts: int) -> str | None:
+        """Why a job that restarted so many times in a row without a newer checkpoint does not start again, if so."""
+        most = self.max_fruitless_restarts
+        if most is None or restarts <= most:
+            return None
+        return (
+            f"was restarted {restarts} times in a row without a new checkpoint "
+            f"(dispatch.max_fruitless_restarts={most}): it is not restarted again"
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a job does after a signal; `reason` tells why it fails."""
+
+    action: Literal["leave", "requeue", "fail"]
+    cause: Cause
+    reason: str | None = None
+
+
+def decide(cause: Cause, budget: Budget, before: int) -> Decision:
+    """What follows from a cause.
+
+    Args:
+        before: how often the job requeued itself for this cause already.
+    """
+    key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
+    if key is None:
+        return Decision("leave", cause)
+    most = getattr(budget, key)
+    if most is None or before < most:
+        return Decision("requeue", cause)
+    return Decision(
+        "fail",
+        cause,
+        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={most}): it is not requeued; the same command "
+        "goes on from its checkpoint",
+    )
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"

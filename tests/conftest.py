@@ -1,0 +1,17 @@
+"""Which tests stay together when several processes share them (`pytest -n 2 --dist loadgroup`)."""
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that share a fixture of their module go to one process, so that it is made once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+
+
+def shares_a_fixture(item):
+    made = getattr(item, "_fixtureinfo", None)
+    known = made.name2fixturedefs.values() if made is not None else ()
+    return any(one.scope == "module" for several in known for one in several)
