@@ -1,6 +1,7 @@
 """The command line: Hydra's, with every error of a configuration as a sentence and exit code 2."""
 
 import os
+import signal
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = read(given)
         sys.argv[1:] = _in_order(given, arguments)
+        if arguments.cfg or arguments.info:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what only prints ends with its reader
         with _mode_known(arguments):
             hydra.main(config_path(), "config", composition.VERSION_BASE)(task)()
     except TrainingError:

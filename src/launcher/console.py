@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -31,12 +31,21 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-class _FileHandler(logging.FileHandler):
-    """On a full disk the screen still has every line; a traceback for each would bury them."""
+class _Undisturbed:
+    """A full disk, a reader that has gone: training goes on, the other handler has every line, and a traceback for each
+    would bury them."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
+            super().handleError(record)  # type: ignore[misc]
+
+
+class _FileHandler(_Undisturbed, logging.FileHandler):
+    pass
+
+
+class _StreamHandler(_Undisturbed, logging.StreamHandler[TextIO]):
+    pass
 
 
 def setup_logging(file: Path | None, rank: int = 0) -> None:
@@ -49,7 +58,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
     for old in [handler for handler in root.handlers if getattr(handler, "_of_launcher", False)]:
         root.removeHandler(old)
         old.close()
-    screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else logging.StreamHandler(sys.stdout)
+    screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
     handlers, is_diverted = [screen], False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
