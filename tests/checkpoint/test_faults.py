@@ -36,10 +36,15 @@ def steps(outputs: Path) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------------------------------- killed
-def crash(how: str) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).with_name("crash.py")
+def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name(name)
     return subprocess.run(
-        [sys.executable, str(script), how], env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script), *how.split()],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
 
@@ -49,6 +54,13 @@ def test_killed_at_every_call(how: str) -> None:
     done = crash(how)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("0 wrong") == 4
+
+
+def test_killed_200_times_at_random_moments() -> None:
+    """And started again each time: weights, random state, data order and metrics are those of a run left alone."""
+    done = crash(name="kills.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "200 kills in" in done.stdout
 
 
 def test_without_fsync_a_power_cut_would_show() -> None:

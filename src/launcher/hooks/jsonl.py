@@ -40,6 +40,8 @@ class JsonlHook(BaseHook):
     def on_start(self, trainer: Any) -> None:
         self._writes = distributed.rank() == 0
         self.path = (trainer.workspace or Path()) / self.path
+        if self._writes:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def on_before_train(self, trainer: Any) -> None:
         if self._writes:
