@@ -20,6 +20,7 @@ import torch
 
 from launcher import composition, distributed, signals
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.hooks.base import BaseHook
 from launcher.run import build_trainer
@@ -243,6 +244,19 @@ def initial_weights(overrides: list[str]) -> dict[str, Any]:
     result["next"] = float(torch.rand(()))
     trainer.strategy.teardown()
     return result
+
+
+def refused(overrides: list[list[str]]) -> list[list[str]]:
+    """What each composition is refused with."""
+    found = []
+    for one in overrides:
+        try:
+            build(Path("unused"), one, Journal()).strategy.teardown()
+            found.append(["nothing"])
+        except ConfigError as error:
+            found.append(error.sentences)
+        distributed.leave()
+    return found
 
 
 def main() -> None:
