@@ -77,8 +77,27 @@ def build_trainer(
         skip_dynamo_import()
     trainer.build()
     if settings.compile:
-        trainer.model.compile()  # in place: the names of its tensors stay as they are
+        _compile(trainer.model, strategy, settings)
     return trainer
+
+
+def _compile(model: nn.Module, strategy: Strategy, settings: DictConfig) -> None:
+    """In place: the names of its tensors stay as they are.
+
+    Raises:
+        ConfigError: there is no such backend, or no whole graph to be had.
+    """
+    if settings.compile_fullgraph and not strategy.compiles_whole:
+        raise ConfigError(
+            f"trainer.compile_fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
+            "graph; take false, or strategy=none."
+        )
+    backend = settings.compile_backend
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        raise ConfigError(f"trainer.compile_backend={backend}: should be one of {', '.join(known)}.")
+    options: dict[str, Any] = {"mode": settings.compile_mode} if backend == "inductor" else {}  # others have no modes
+    model.compile(backend=backend, fullgraph=settings.compile_fullgraph, dynamic=settings.compile_dynamic, **options)
 
 
 def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:

@@ -58,6 +58,10 @@ class TrainerKeys:
     no_sync_accumulate: bool = True
     activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
     compile: bool = False
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    compile_fullgraph: bool = False
+    compile_dynamic: bool | None = None
+    compile_backend: str = "inductor"
     deterministic: bool = False
 
 

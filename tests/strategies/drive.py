@@ -20,6 +20,7 @@ import torch
 
 from launcher import composition, distributed, signals
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.hooks.base import BaseHook
 from launcher.run import build_trainer
@@ -118,12 +119,14 @@ def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
     trainer.strategy.teardown()
 
 
-def loaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
-    """What a strategy has after it loaded a copy of `source`'s newest checkpoint: hashes of whole tensors, and each
-    rank's RNG."""
+def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
+    """What a strategy has after it loaded a copy of `source`'s newest checkpoint: hashes of whole tensors, each rank's
+    RNG, and the samples it takes until step `steps`."""
     distributed.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(Path(folder), [*overrides, "trainer.max_steps=4", "scheduler.max_steps=9"], Journal())
+    trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
     trainer.restore()
+    spoil(trainer)
+    trainer.restore()  # as after a checkpoint that turned out to be broken
     bare = trainer.unwrapped_model
     live = {f"model/{name}": tensor for name, tensor in bare.state_dict().items()}
     names = {id(p): name for name, p in bare.named_parameters()}
@@ -135,9 +138,22 @@ def loaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
     assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
     result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
     result |= {"rng": _sha(trainer.resumed_rng["torch"]), "samples": trainer.samples, "step": trainer.step}
+    taken: list[str] = []
+    forward = trainer.forward
+    trainer.forward = lambda batch: taken.extend(map(_sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
     trainer.train()  # and it goes on
     trainer.strategy.teardown()
-    return result | {"last": trainer.step}
+    return result | {"last": trainer.step, "taken": taken}
+
+
+def spoil(trainer: Trainer) -> None:
+    """Other values everywhere, and a state that no checkpoint has."""
+    states = [state for state in trainer.optimizer.state.values() for state in [*state.values()]]
+    with torch.no_grad():
+        for tensor in [*trainer.model.parameters(), *states]:
+            tensor.fill_(7)
+    for state in trainer.optimizer.state.values():
+        state["stale"] = torch.ones(3)
 
 
 def _sha(tensor: torch.Tensor) -> str:
@@ -228,6 +244,19 @@ def initial_weights(overrides: list[str]) -> dict[str, Any]:
     result["next"] = float(torch.rand(()))
     trainer.strategy.teardown()
     return result
+
+
+def refused(overrides: list[list[str]]) -> list[list[str]]:
+    """What each composition is refused with."""
+    found = []
+    for one in overrides:
+        try:
+            build(Path("unused"), one, Journal()).strategy.teardown()
+            found.append(["nothing"])
+        except ConfigError as error:
+            found.append(error.sentences)
+        distributed.leave()
+    return found
 
 
 def main() -> None:

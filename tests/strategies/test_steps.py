@@ -8,6 +8,7 @@ import torch
 from strategies.ranks import together
 
 FSDP, DDP, NONE = ["strategy=fsdp"], ["strategy=ddp"], ["strategy=none"]
+COMPILED = ["trainer.compile=true", "trainer.compile_backend=aot_eager"]  # the quickest that has a graph
 SAME = {
     "recompute all": [*FSDP, "trainer.activation_checkpointing=full"],
     "recompute every 2nd": [*FSDP, "trainer.activation_checkpointing=2"],
@@ -17,6 +18,7 @@ SAME = {
     "many units": [*FSDP, "strategy.min_params=200"],
     "on the host": [*FSDP, "strategy.cpu_offload=true"],
     "drawn on the host": [*FSDP, "strategy.init=host"],
+    "compiled": [*FSDP, *COMPILED],
 }
 """Two ranks, and to the bit what plain fsdp gives, dropout included."""
 CLOSE = {
@@ -24,6 +26,7 @@ CLOSE = {
     "ddp static graph": [*DDP, "strategy.static_graph=true"],
     "ddp unused": [*DDP, "strategy.find_unused_parameters=true", "strategy.gradient_as_bucket_view=false"],
     "ddp bf16": [*DDP, "strategy.compression=bf16"],
+    "ddp compiled": [*DDP, *COMPILED],
 }
 """Two ranks, and to rounding what plain ddp gives."""
 OVERFLOW = {
@@ -42,6 +45,17 @@ PARTS = {
     **({"muon": ["optimizer=muon"]} if hasattr(torch.optim, "Muon") else {}),
 }
 """Other parts, under fsdp on two ranks and under none on one."""
+REFUSED = [
+    [*FSDP, "strategy.replicate=2"],
+    [*FSDP, "strategy.sharding=no_shard", "strategy.replicate=2"],
+    [*FSDP, "strategy.reduce_dtype=bf16"],
+    [*FSDP, "precision=bf16", "strategy.mixed_precision=false", "strategy.reduce_dtype=bf16"],
+    [*FSDP, "trainer.compile=true", "trainer.compile_fullgraph=true"],
+    [*DDP, "trainer.compile=true", "trainer.compile_fullgraph=true"],
+    [*NONE, "precision=tf32"],
+    ["digits", "trainer.activation_checkpointing=5"],
+]
+"""On one rank; the last word is the one that is refused."""
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
 
 
@@ -77,6 +91,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "train",
             {"folder": str(folder / "b"), "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"]},
         ),
+        "compiled": ("train", {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]}),
+        "refused": ("refused", {"overrides": REFUSED}),
     }
     for name, overrides in PARTS.items():
         tasks[f"part {name}"] = ("train", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
@@ -105,9 +121,17 @@ def test_other_parts_agree_too(found: dict[str, list[Any]], alone: dict[str, Any
         assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-3)  # Muon's own arithmetic is in bf16
 
 
-def test_recomputing_changes_no_number(alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["recompute", "compiled"])
+def test_what_changes_no_number_on_one_rank(alone: dict[str, Any], name: str) -> None:
     for key in ("losses", "norms", "digest"):
-        assert alone["recompute"][key] == alone["plain"][key]
+        assert alone[name][key] == alone["plain"][key]
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_what_does_not_go_together_is_refused(alone: dict[str, Any], overrides: list[str]) -> None:
+    (sentence,) = alone["refused"][REFUSED.index(overrides)]
+    assert sentence.startswith(overrides[-1])
+    assert "; take " in sentence
 
 
 @pytest.mark.parametrize("name", ["weights fsdp", "weights ddp", "weights host"])

@@ -74,6 +74,9 @@ class Strategy(ABC):
     forward_is_collective: ClassVar[bool] = False
     """Whether a forward pass waits for the other ranks', so that all must make equally many."""
 
+    compiles_whole: ClassVar[bool] = True
+    """Whether the compiler makes one graph of a model; else what the strategy does between the blocks breaks it."""
+
     ranks: Ranks
     device: torch.device
     precision: Precision

@@ -32,6 +32,7 @@ class DdpStrategy(NativeStrategy):
     """
 
     name = "ddp"
+    compiles_whole = False
 
     def __init__(
         self,

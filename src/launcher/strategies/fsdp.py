@@ -49,6 +49,7 @@ class FsdpStrategy(NativeStrategy):
 
     name = "fsdp"
     forward_is_collective = True
+    compiles_whole = False
 
     def __init__(
         self,
@@ -71,6 +72,16 @@ class FsdpStrategy(NativeStrategy):
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
         world = self.ranks.world_size
+        if self.sharding == "no_shard" and self.replicate not in (1, world):
+            raise ConfigError(
+                f"strategy.replicate={self.replicate}: strategy.sharding=no_shard has a copy on each of the {world} "
+                "ranks; take strategy.replicate=1 or strategy.sharding=full_shard."
+            )
+        if self.reduce_dtype != "fp32" and not (self.mixed_precision and precision.is_mixed):
+            raise ConfigError(
+                f"strategy.reduce_dtype={self.reduce_dtype}: gradients are fp32 without mixed precision; take "
+                "strategy.reduce_dtype=fp32 or precision=bf16."
+            )
         if world % self.replicate:
             raise ConfigError(
                 f"strategy.replicate={self.replicate}: does not divide the {world} ranks; take a divisor of {world}."

@@ -46,7 +46,8 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Put back what `optimizer_snapshot` gave.
+    """Put back what `optimizer_snapshot` gave, and nothing else: state of another checkpoint, which turned out to be
+    broken while it was read, is gone.
 
     Raises:
         TrainingError: the optimizer has a parameter or a number of groups that the checkpoint has not.
@@ -75,9 +76,10 @@ def load_optimizer(
             name = names[id(p)]
             if name not in known:
                 raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {name}.")
-            state = dict(optimizer.state.get(p, {})) | values.get(name, {})
+            present = optimizer.state.pop(p, {})  # what the checkpoint has not must not stay
+            state = dict(values.get(name, {}))
             for key in keys.get(name, []):
-                state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, state.get(key))
+                state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present.get(key))
             if state:
                 optimizer.state[p] = state
 
