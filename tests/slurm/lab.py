@@ -171,7 +171,7 @@ def run_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in outputs.glob("*/*/run.json"))
 
 
-def wait_for_step(outputs: Path, step: int = 20, runs: int = 1) -> None:
+def wait_for_step(outputs: Path, step: int = 10, runs: int = 1) -> None:
     def are_there() -> bool:
         found = run_folders(outputs)
         for folder in found:

@@ -39,11 +39,14 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert "0 submitted, 1 left alone" in again.stdout
     assert "hidden_dim: 16" in (folder / ".hydra" / "config.yaml").read_text()
 
+    follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
+    following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
     lab.run("scontrol", "release", job)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
-    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "-f").stdout
+    followed, _ = following.communicate(timeout=LONGEST)
+    assert "Step 300/300" in followed and "Completed at step 300" in followed
     assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
