@@ -160,6 +160,8 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     ("overrides", "sentence"),
     [
         (["dispatch.partition=nowhere"], "dispatch=slurm: "),
+        (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
+        (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
         (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: does not divide by 9 ranks"),
         (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
         (["dispatch.nods=2"], "dispatch.nods"),
@@ -168,6 +170,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 def test_what_cannot_be_submitted_is_a_sentence(cluster, tmp_path, overrides, sentence):
     done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert not tmp_path.exists() or not list(tmp_path.iterdir())
 
 
 def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):

@@ -212,17 +212,19 @@ class SlurmDispatch:
 
     def _hand_over(self, due: list[Run]) -> None:
         folder = submission.new_submission(outputs(due[0]))
-        script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
-        with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
-            list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
-        is_array = len(due) > 1
-        for part, chunk in enumerate(self._chunks(due)):
-            folders = [run.folder for run in chunk]
-            path = submission.write_runs(folder, folders, part)
-            count = len(chunk) if is_array else None
-            job, text = script.submit(folder, path, count, self._share(len(chunk), len(due)))
-            for run, one in zip(chunk, submission.write_tickets(folders, job, is_array, text), strict=True):
-                run.job_id = one
+        with submission.provisional([run.folder for run in due], folder) as settled:
+            script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
+            with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
+                list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
+            for part, chunk in enumerate(self._chunks(due)):
+                folders = [run.folder for run in chunk]
+                path = submission.write_runs(folder, folders, part)
+                count = len(chunk) if len(due) > 1 else None
+                job, text = script.submit(folder, path, count, self._share(len(chunk), len(due)))
+                settled += folders
+                tickets = submission.write_tickets(folders, job, len(due) > 1, text)
+                for run, one in zip(chunk, tickets, strict=True):
+                    run.job_id = one
 
     def _chunks(self, due: list[Run]) -> Iterator[list[Run]]:
         """An array's index must stay below MaxArraySize."""
