@@ -93,7 +93,7 @@ class Bench:
             *(f"+steps={given.steps}", f"+interval={given.interval}", f"+pace={given.pace}", "+signal=SIGUSR2"),
             *(f"+outputs={outputs}", "+seed=0,1,2,3"),
         ]
-        return command, lambda: self._peer_digests(sorted(outputs.glob("seed-*")))
+        return command, lambda: self._peer_digests([outputs / f"seed-{seed}" for seed in range(RUNS)])
 
     def _digests(self, records: list[Path]) -> list[str]:
         command = [sys.executable, "-m", "launcher.runs", "digest", *(str(path.parent) for path in records)]
@@ -112,6 +112,10 @@ class Bench:
             return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
         return [digest(folder / "final.pt") for folder in folders]
+
+    def _jobs(self) -> str:
+        command = ["squeue", "--noheader", "--me", "--partition=preempt"]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def sweep(self, way: Callable[[Path], tuple[list[str], Callable[[], list[str]]]], every: float | None) -> Outcome:
         """Run the sweep, preempting each node every so many seconds; None: never."""
@@ -134,12 +138,14 @@ class Bench:
         thread.start()
         try:
             done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=1800)
+            while self._jobs():  # it may have given up a job that SLURM goes on with
+                time.sleep(1)
         finally:
             over.set()
             thread.join()
         seconds = time.monotonic() - started
         if done.returncode != 0:
-            print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
+            print(f"exit code {done.returncode}: {' '.join(done.stderr.split())[-400:]}", file=sys.stderr)
         subprocess.run(["scancel", "--me", "--partition=main"], env=self.environment)
         notes = [path.read_text().splitlines() for path in outputs.glob("**/steps.txt")]
         return Outcome(seconds, sum(map(len, notes)), count, weights())
