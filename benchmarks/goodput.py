@@ -1,6 +1,6 @@
 """Goodput under preemption: a sweep of four runs on a partition that is preempted every few seconds.
 
-    python benchmarks/goodput.py [--every 12] [--steps 400] [--pace 0.05] [--grace 12]
+    python benchmarks/goodput.py [--every 20] [--steps 400] [--pace 0.05] [--grace 12]
 
 It starts a real cluster of its own (slurm/lab/: root, Debian or Ubuntu) and runs the sweep with this launcher and with
 hydra-submitit-launcher and trainloop's hook (pip install hydra-submitit-launcher trainloop scikit-learn), each
@@ -16,6 +16,7 @@ node for a second.
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,7 +80,7 @@ class Bench:
             *(f"trainer.max_steps={given.steps}", f"hooks.checkpointing.interval={given.interval}"),
             *("+tracker.pace._target_=goodput_pace.Pace", f"+tracker.pace.seconds={given.pace}"),
             *(f"paths.outputs={outputs}", "dispatch=slurm", "dispatch.partition=preempt", "dispatch.wait=true"),
-            *("+dispatch.sbatch.exclusive=true", "-m", "seed=0,1,2,3"),
+            *("dispatch.max_fruitless_restarts=null", "+dispatch.sbatch.exclusive=true", "-m", "seed=0,1,2,3"),
         ]
         return command, lambda: self._digests(sorted(outputs.glob("*/*/run.json")))
 
@@ -92,7 +93,7 @@ class Bench:
             *(f"+steps={given.steps}", f"+interval={given.interval}", f"+pace={given.pace}", "+signal=SIGUSR2"),
             *(f"+outputs={outputs}", "+seed=0,1,2,3"),
         ]
-        return command, lambda: self._peer_digests(sorted(outputs.glob("seed-*")))
+        return command, lambda: self._peer_digests([outputs / f"seed-{seed}" for seed in range(RUNS)])
 
     def _digests(self, records: list[Path]) -> list[str]:
         command = [sys.executable, "-m", "launcher.runs", "digest", *(str(path.parent) for path in records)]
@@ -111,6 +112,10 @@ class Bench:
             return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
         return [digest(folder / "final.pt") for folder in folders]
+
+    def _jobs(self) -> str:
+        command = ["squeue", "--noheader", "--me", "--partition=preempt"]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def sweep(self, way: Callable[[Path], tuple[list[str], Callable[[], list[str]]]], every: float | None) -> Outcome:
         """Run the sweep, preempting each node every so many seconds; None: never."""
@@ -132,37 +137,42 @@ class Bench:
         started = time.monotonic()
         thread.start()
         try:
-            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=900)
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=1800)
+            while self._jobs():  # it may have given up a job that SLURM goes on with
+                time.sleep(1)
         finally:
             over.set()
             thread.join()
         seconds = time.monotonic() - started
         if done.returncode != 0:
-            print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
-        subprocess.run(["scancel", "--me"], env=self.environment)
+            print(f"exit code {done.returncode}: {' '.join(done.stderr.split())[-400:]}", file=sys.stderr)
+        subprocess.run(["scancel", "--me", "--partition=main"], env=self.environment)
         notes = [path.read_text().splitlines() for path in outputs.glob("**/steps.txt")]
         return Outcome(seconds, sum(map(len, notes)), count, weights())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=float, default=12.0, help="seconds between two preemptions of a node")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two preemptions of a node")
     parser.add_argument("--steps", type=int, default=400, help="of each run")
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a step takes")
     parser.add_argument("--interval", type=int, default=100, help="steps between two checkpoints")
     parser.add_argument("--grace", type=int, default=12, help="GraceTime of the partition, seconds")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster is to be stopped in any case
     useful = RUNS * arguments.steps
     print(f"{RUNS} runs of {arguments.steps} steps of {arguments.pace} s; preempted every {arguments.every:g} s")
-    print(f"{'':34}{'seconds':>9}{'preempted':>11}{'steps lost':>12}{'useful share':>14}{'goodput':>9}{'weights':>9}")
+    print(f"{'':45}{'seconds':>9}{'preempted':>11}{'steps lost':>12}{'useful share':>14}{'goodput':>9}{'weights':>9}")
     with Bench(arguments) as bench:
         for name, way in (("launcher", bench.ours), ("hydra-submitit + trainloop's hook", bench.peer)):
-            calm = bench.sweep(way, None)
-            for what, outcome in (("", calm), (", preempted", bench.sweep(way, arguments.every))):
+            calm = None
+            for what, every in (("", None), (", preempted", arguments.every)):
+                outcome = bench.sweep(way, every)
+                calm = calm or outcome
                 same = sum(a == b for a, b in zip(outcome.weights, calm.weights, strict=True))
                 goodput = arguments.steps * arguments.pace / outcome.seconds
                 print(
-                    f"{name + what:34.34}{outcome.seconds:9.1f}{outcome.preemptions:11}{outcome.computed - useful:12}"
+                    f"{name + what:45}{outcome.seconds:9.1f}{outcome.preemptions:11}{outcome.computed - useful:12}"
                     f"{useful / max(1, outcome.computed):14.1%}{goodput:9.1%}{same:7}/{RUNS}",
                     flush=True,
                 )

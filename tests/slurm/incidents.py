@@ -1,17 +1,20 @@
-"""What can befall a job, and how its run is to end. All incidents happen side by side, each on nodes of its own, since
-most of their time is SLURM's waiting."""
+"""What can befall a job, and how its run is to end. The incidents happen side by side, each on nodes of its own, since
+most of their time is SLURM's waiting. But only a few runs start at once: that is the work."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import BoundedSemaphore
 
 from runner import record
 from slurm.lab import Lab, run_folders, steps_done, wait_for, wait_for_step
 
 INTERVAL = 25
 """Steps between two checkpoints, see `lab.experiment`."""
+STARTING = BoundedSemaphore(3)
+"""So many runs may be on their way from the command line to their first steps."""
 
 
 @dataclass
@@ -102,7 +105,25 @@ NO_SCONTROL = [
     "ln -sf $(command -v srun bash sed) OUTPUTS/.bin",
     "export PATH=OUTPUTS/.bin",
 ]
-INCIDENTS = [
+INCIDENTS = [  # those that take longest begin first
+    Incident(
+        "time limit",
+        wait,
+        # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
+        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.4"],
+        reason="timed out, requeued",
+    ),
+    Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
+    Incident(
+        "daemon lost",
+        lose_daemon,
+        nodes=2,
+        overrides=["tracker.pace.seconds=0.4"],
+        outcome="killed",
+        reason="without a word",
+        lossless=False,
+    ),
+    Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),
     *(
         Incident(f"preempted, {partition}, user signal {'on' if on else 'off'}", preempt, partition, on, reason=reason)
         for on in (True, False)
@@ -113,20 +134,10 @@ INCIDENTS = [
             ("ncancel", PREEMPTED),
         )
     ),
-    Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),
     Incident("preempted at its start", preempt, "preempt", at_once=True),
-    Incident(
-        "time limit",
-        wait,
-        # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
-        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.4"],
-        reason="timed out, requeued",
-    ),
     Incident("requeued", requeue, reason="requeued by SLURM"),
     Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
-    Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
-    Incident("daemon lost", lose_daemon, nodes=2, outcome="killed", reason="without a word", lossless=False),
     Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.05"]),
     Incident(
         "preempted, budget spent",
@@ -156,13 +167,14 @@ def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tup
     others = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1) if f"node{number}" not in nodes]
     place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
     overrides = [one.replace("OUTPUTS", str(outputs)) for one in incident.overrides]
-    job = lab.submit(outputs, *place, *overrides)
-    if incident.at_once:
-        wait_for(lambda: lab.info(job)["JobState"] == "RUNNING", f"job {job} to start")
-    elif incident.lossless:
-        wait_for_step(outputs)
-    else:
-        wait_for(lambda: list(outputs.glob("*/*/checkpoints/step-*/manifest.json")), f"a checkpoint in {outputs}")
+    with STARTING:
+        job = lab.submit(outputs, *place, *overrides)
+        if incident.at_once:
+            wait_for(lambda: lab.info(job)["JobState"] == "RUNNING", f"job {job} to start")
+        elif incident.lossless:
+            wait_for_step(outputs)
+        else:
+            wait_for(lambda: list(outputs.glob("*/*/checkpoints/step-*/manifest.json")), f"a checkpoint in {outputs}")
     node = lab.info(job)["NodeList"].replace("[", "").split(",")[0].split("-")[0]
     step = max(map(steps_done, run_folders(outputs)), default=0)
     incident.act(lab, job, node, outputs)

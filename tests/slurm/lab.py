@@ -32,6 +32,9 @@ def impossible() -> str | None:
         return "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
     if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
         return "SLURM is not installed, and there is no apt-get to install it"
+    spaces = subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True)
+    if spaces.returncode != 0:
+        return f"a node of the cluster is a namespace of its own, and none can be made here: {spaces.stderr.strip()}"
     return None
 
 
@@ -171,7 +174,7 @@ def run_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in outputs.glob("*/*/run.json"))
 
 
-def wait_for_step(outputs: Path, step: int = 20, runs: int = 1) -> None:
+def wait_for_step(outputs: Path, step: int = 10, runs: int = 1) -> None:
     def are_there() -> bool:
         found = run_folders(outputs)
         for folder in found:

@@ -1,6 +1,7 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -39,11 +40,14 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert "0 submitted, 1 left alone" in again.stdout
     assert "hidden_dim: 16" in (folder / ".hydra" / "config.yaml").read_text()
 
+    follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
+    following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
     lab.run("scontrol", "release", job)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
-    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "-f").stdout
+    followed, _ = following.communicate(timeout=LONGEST)
+    assert "Step 300/300" in followed and "Completed at step 300" in followed
     assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
@@ -60,8 +64,13 @@ def test_a_sweep_is_an_array_in_chunks_and_goes_on_where_it_stands(plain_cluster
     assert first.returncode == 0, first.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 2
 
-    second = lab.launcher(*words, *HELD, "-m", "seed=range(5)")
-    assert "3 submitted as SLURM jobs " in second.stdout and "2 left alone" in second.stdout, second.stdout
+    command = [sys.executable, "-m", "launcher", *words, *HELD, "dispatch.wait=true", "-m", "seed=range(5)"]
+    second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(tmp_path.glob("*/*/slurm.json"))) == 5, "three more to be submitted")
+    second.send_signal(signal.SIGINT)  # ends the waiting alone
+    told, warned = second.communicate(timeout=LONGEST)
+    assert "3 submitted as SLURM jobs " in told and "2 left alone" in told, told
+    assert second.returncode == 130 and "3 runs go on without being waited for" in warned, warned
     jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
     assert len(jobs) == 3 and len({job.partition("_")[0] for job in jobs}) == 2
     assert "0 submitted, 5 left alone" in lab.launcher(*words, "-m", "seed=range(5)").stdout
@@ -157,6 +166,8 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     ("overrides", "sentence"),
     [
         (["dispatch.partition=nowhere"], "dispatch=slurm: "),
+        (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
+        (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
         (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: does not divide by 9 ranks"),
         (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
         (["dispatch.nods=2"], "dispatch.nods"),
@@ -165,6 +176,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 def test_what_cannot_be_submitted_is_a_sentence(cluster, tmp_path, overrides, sentence):
     done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert not tmp_path.exists() or not list(tmp_path.iterdir())
 
 
 def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):

@@ -1,10 +1,8 @@
 """dispatch=slurm: freeze the configuration, submit, and return; or wait for the results."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,14 +11,13 @@ from omegaconf import DictConfig
 
 from launcher.dispatch import snapshot
 from launcher.dispatch.sbatch import Script, findings, import_submitit, seconds
+from launcher.dispatch.submitted import Run, report, result
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.resolution import plain_hydra, resolve
 from launcher.slurm import scheduler, submission
 from launcher.types import NonNegativeInt, PositiveInt
 
-SHOWN = 20
-"""So many submitted runs are named one by one."""
 WRITERS = 8
 """So many runs' folders are written at once."""
 
@@ -34,21 +31,6 @@ class Job(Protocol):
 
     @property
     def label(self) -> str: ...
-
-
-@dataclass
-class Run:
-    """One job of a submission: its configuration and Hydra's node as `submission.freeze` takes them."""
-
-    label: str
-    config: Mapping[str, Any]
-    hydra: Mapping[str, Any] | None
-    overrides: Sequence[str] = ()
-    skipped: str | None = None
-    job_id: str | None = None
-
-    def __post_init__(self) -> None:
-        self.folder = RunFolder(self.config["run"]["dir"])
 
 
 class SlurmDispatch:
@@ -203,26 +185,28 @@ class SlurmDispatch:
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         if due:
             self._hand_over(due)
-        self._report(runs, due)
+        report(runs, due)
         if not self.wait:
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
-        from launcher.dispatch.waiting import wait_for
+        from launcher.dispatch.waiting import wait_for  # late: who does not wait needs no tables
 
         return wait_for(runs)
 
     def _hand_over(self, due: list[Run]) -> None:
-        folder = submission.new_submission(outputs(due[0]))
-        script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
-        with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
-            list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
-        is_array = len(due) > 1
-        for part, chunk in enumerate(self._chunks(due)):
-            folders = [run.folder for run in chunk]
-            path = submission.write_runs(folder, folders, part)
-            count = len(chunk) if is_array else None
-            job, text = script.submit(folder, path, count, self._share(len(chunk), len(due)))
-            for run, one in zip(chunk, submission.write_tickets(folders, job, is_array, text), strict=True):
-                run.job_id = one
+        folder = submission.new_submission(due[0].outputs)
+        with submission.provisional([run.folder for run in due], folder) as settled:
+            script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
+            with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system takes its time for each
+                list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
+            for part, chunk in enumerate(self._chunks(due)):
+                folders = [run.folder for run in chunk]
+                path = submission.write_runs(folder, folders, part)
+                count = len(chunk) if len(due) > 1 else None
+                job, text = script.submit(folder, path, count, self._share(len(chunk), len(due)))
+                settled += folders
+                tickets = submission.write_tickets(folders, job, len(due) > 1, text)
+                for run, one in zip(chunk, tickets, strict=True):
+                    run.job_id = one
 
     def _chunks(self, due: list[Run]) -> Iterator[list[Run]]:
         """An array's index must stay below MaxArraySize."""
@@ -256,7 +240,7 @@ class SlurmDispatch:
 
     def _show(self, runs: list[Run]) -> None:
         script = self._script(runs[0], [])
-        folder = outputs(runs[0]).absolute() / ".slurm" / "<submission>"
+        folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
         count = min(len(runs), 1000) if len(runs) > 1 else None
         text = script.text(folder, folder / submission.RUNS, count, self._share(len(runs), len(runs)))
         print(text, flush=True)
@@ -266,28 +250,3 @@ class SlurmDispatch:
         print(
             "\n".join(f"! {sentence}" for sentence in wrong) if wrong else "# Nothing looks wrong with it.", flush=True
         )
-
-    def _report(self, runs: list[Run], due: list[Run]) -> None:
-        for run in runs[:SHOWN]:
-            what = f"SLURM job {run.job_id}" if run.skipped is None else run.skipped
-            print(f"{run.label}: {what}, {run.folder.path}", flush=True)
-        if len(runs) > SHOWN:
-            print(f"... and {len(runs) - SHOWN} more")
-        jobs = sorted({str(run.job_id).partition("_")[0] for run in due}, key=int)
-        told = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
-        print(
-            f"{len(due)} submitted{told}, {len(runs) - len(due)} left alone. How they stand: python -m launcher.runs "
-            f"--outputs {runs[0].folder.path.parent.parent}",
-            flush=True,
-        )
-
-
-def outputs(run: Run) -> Path:
-    return Path(run.config["paths"]["outputs"]).expanduser()
-
-
-def result(run: Run, status: JobStatus, value: Any) -> JobReturn:
-    """A run's result as Hydra's sweepers take it; the value of a failed one is an exception."""
-    found = JobReturn(overrides=run.overrides)
-    found.status, found.return_value = status, value
-    return found

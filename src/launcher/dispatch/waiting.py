@@ -3,17 +3,15 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
 from launcher import signals
 from launcher.console import console
+from launcher.dispatch.submitted import Run, result
 from launcher.runs import find, listing, show
 from launcher.slurm import scheduler
-
-if TYPE_CHECKING:
-    from launcher.dispatch.slurm import Run
 
 Queue = dict[str, scheduler.QueuedJob] | None
 
@@ -24,7 +22,7 @@ GONE_LOOKS = 3
 ENDED = ("completed", "failed", "cancelled")
 
 
-def wait_for(runs: Sequence["Run"], sleep: Callable[[float], None] = time.sleep) -> list[JobReturn]:
+def wait_for(runs: Sequence[Run], sleep: Callable[[float], None] = time.sleep) -> list[JobReturn]:
     """Wait until no run is in SLURM's queue any more.
 
     Returns:
@@ -53,7 +51,7 @@ def wait_for(runs: Sequence["Run"], sleep: Callable[[float], None] = time.sleep)
     return [_result(run, one) for run, one in zip(runs, found, strict=True)]
 
 
-def _is_open(run: "Run", found: find.Run, queue: Queue, missing: dict[str, int]) -> bool:
+def _is_open(run: Run, found: find.Run, queue: Queue, missing: dict[str, int]) -> bool:
     """Whether a run may still change. What its record says is not final while its job is in the queue; and a job that
     a node failed under (NODE_FAIL) may be on its way back to the queue."""
     if found.state == "completed":
@@ -65,9 +63,7 @@ def _is_open(run: "Run", found: find.Run, queue: Queue, missing: dict[str, int])
     return missing[run.label] < (1 if found.state in ENDED else GONE_LOOKS) or found.state == "running"
 
 
-def _result(run: "Run", found: find.Run) -> JobReturn:
-    from launcher.dispatch.slurm import result
-
+def _result(run: Run, found: find.Run) -> JobReturn:
     if found.state == "completed":
         return result(run, JobStatus.COMPLETED, newest_metrics(found))
     reason = (found.attempts[-1].get("reason") if found.attempts else None) or f"see {found.folder.logs}"

@@ -8,15 +8,18 @@
 import json
 import logging
 import os
+import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.lock import is_held
 from launcher.record import RunRecord, iso, replace_file
@@ -114,6 +117,43 @@ def new_submission(outputs: Path) -> Path:
     folder = outputs.absolute() / ".slurm" / name
     folder.mkdir(parents=True)
     return folder
+
+
+@contextmanager
+def provisional(folders: Sequence[RunFolder], submission: Path) -> Iterator[list[RunFolder]]:
+    """Take back what was written for a submission if SLURM refuses it, but for the folders that are put into the list
+    that the context gives: theirs are submitted."""
+    before = {folder: _record(folder) for folder in folders}
+    settled: list[RunFolder] = []
+    try:
+        yield settled
+    except ConfigError:
+        for folder in (one for one in folders if one not in settled):
+            record = before[folder]
+            if record is None:
+                shutil.rmtree(folder.path, ignore_errors=True)
+                _remove_empty(folder.path.parent, folder.path.parent.parent)
+            elif record:
+                replace_file(folder.record_path, record)
+        if not settled:
+            shutil.rmtree(submission, ignore_errors=True)
+            _remove_empty(submission.parent, submission.parent.parent)
+        raise
+
+
+def _record(folder: RunFolder) -> bytes | None:
+    """The bytes of run.json; None if there is nothing in the folder yet."""
+    if folder.record_path.exists():
+        return folder.record_path.read_bytes()
+    return b"" if folder.path.is_dir() and any(folder.path.iterdir()) else None
+
+
+def _remove_empty(*paths: Path) -> None:
+    for path in paths:
+        try:
+            path.rmdir()
+        except OSError:
+            return
 
 
 def write_runs(folder: Path, runs: Sequence[RunFolder], part: int) -> Path:

@@ -1,0 +1,55 @@
+"""The runs of one submission, and what is said of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+
+from launcher.folder import RunFolder
+
+SHOWN = 20
+"""So many submitted runs are named one by one."""
+
+
+@dataclass
+class Run:
+    """One job of a submission: its configuration and Hydra's node as `submission.freeze` takes them."""
+
+    label: str
+    config: Mapping[str, Any]
+    hydra: Mapping[str, Any] | None
+    overrides: Sequence[str] = ()
+    skipped: str | None = None
+    job_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder(self.config["run"]["dir"])
+
+    @property
+    def outputs(self) -> Path:
+        return Path(self.config["paths"]["outputs"]).expanduser()
+
+
+def report(runs: Sequence[Run], due: Sequence[Run]) -> None:
+    """Print which job each run has, or why it got none; `due` are those that were submitted."""
+    for run in runs[:SHOWN]:
+        what = f"SLURM job {run.job_id}" if run.skipped is None else run.skipped
+        print(f"{run.label}: {what}, {run.folder.path}", flush=True)
+    if len(runs) > SHOWN:
+        print(f"... and {len(runs) - SHOWN} more")
+    jobs = sorted({str(run.job_id).partition("_")[0] for run in due}, key=int)
+    told = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
+    print(
+        f"{len(due)} submitted{told}, {len(runs) - len(due)} left alone. How they stand: python -m launcher.runs "
+        f"--outputs {runs[0].folder.path.parent.parent}",
+        flush=True,
+    )
+
+
+def result(run: Run, status: JobStatus, value: Any) -> JobReturn:
+    """A run's result as Hydra's sweepers take it; the value of a failed one is an exception."""
+    found = JobReturn(overrides=run.overrides)
+    found.status, found.return_value = status, value
+    return found
