@@ -5,6 +5,7 @@ DeepSpeed is imported here alone, and only once it is asked for: that takes seco
 
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import get_total_norm
 
@@ -21,15 +21,14 @@ from launcher import distributed
 from launcher.errors import ConfigError
 from launcher.precision import Precision
 from launcher.state import StepPlan, StepResult
-from launcher.strategies.base import NULL, BuildOptimizer, Part, Saved, Snapshot
+from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
 from launcher.strategies.deepspeed_config import KEY, complete, from_options, read_file
-from launcher.strategies.deepspeed_process import check, forget_groups, start
+from launcher.strategies.deepspeed_process import check, start, tidy
 from launcher.strategies.native import MODEL, OPTIMIZER, NativeStrategy
-from launcher.strategies.weights import misfits
-from launcher.strategies.zero import frozen_run, is_cut, is_trained, layout, shape_of
-from launcher.strategies.zero_state import load_state, state_snapshot
+from launcher.strategies.zero_pieces import Pieces
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+logger = logging.getLogger("launcher")
 NOT_IN_PIECES = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
 """Optimizers whose update of a value depends on more than that value, or which DeepSpeed makes anew in its own way."""
 TOLD_AS_INFO = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
@@ -105,15 +104,35 @@ class DeepSpeedStrategy(NativeStrategy):
             )
         super().setup(plan, precision, device)
         self.config = complete(self._given(), plan, precision, self.ranks.world_size, self.file)
+        self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
+        self._refuse(plan, precision)
+        distributed.join(self.device, self.timeout)
+        start(self.device, self.ranks.local_rank, verbose=any(self.config.get(key) for key in TOLD_AS_INFO))
+        check(self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed")
+        return self.device
+
+    def _refuse(self, plan: StepPlan, precision: Precision) -> None:
+        """
+        Raises:
+            ConfigError: it would be ignored, or done wrongly.
+        """
         if not plan.no_sync_accumulate:
             raise ConfigError(
                 "trainer.no_sync_accumulate=false: DeepSpeed's stage says when gradients are exchanged (0 and 1: once "
                 "a step; 2 and 3: with each micro-batch); take true."
             )
-        distributed.join(self.device, self.timeout)
-        start(self.device, self.ranks.local_rank, verbose=any(self.config.get(key) for key in TOLD_AS_INFO))
-        check(self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed")
-        return self.device
+        if precision.name != "fp16":
+            return
+        if (precision.init_scale, precision.growth_interval) != (Precision().init_scale, Precision().growth_interval):
+            raise ConfigError(
+                "precision.init_scale, precision.growth_interval: DeepSpeed's loss scaler is set by "
+                "strategy.initial_scale_power and strategy.loss_scale_window."
+            )
+        if self.stage == 0:
+            raise ConfigError(
+                "precision=fp16: at stage 0 DeepSpeed divides gradients by a loss scale that it has not multiplied the "
+                "loss by; take strategy.zero_stage=1, or precision=bf16."
+            )
 
     def _given(self) -> dict[str, Any]:
         if self.file is None:
@@ -132,32 +151,33 @@ class DeepSpeedStrategy(NativeStrategy):
 
         module = self.make_model(build_model)
         optimizer = build_optimizer(module)
-        stage = self.config.get("zero_optimization", {}).get("stage", 0)
-        if stage and type(optimizer).__name__ in NOT_IN_PIECES:
+        if self.stage and type(optimizer).__name__ in NOT_IN_PIECES:
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update parameters in pieces, as zero_stage={stage} "
-                "has them; take optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
+                f"optimizer={type(optimizer).__name__}: it cannot update parameters in pieces, as zero_stage="
+                f"{self.stage} has them; take optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
             )
         names = {id(p): name for name, p in module.named_parameters()}
-        self._members = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups if group["params"]]
-        first = {name: p.detach().cpu() for name, p in module.named_parameters()} if self.precision.is_mixed else {}
+        members = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups if group["params"]]
+        first = {}
         if self.precision.is_mixed:
+            first = {name: p.detach().cpu() for name, p in module.named_parameters()}
             autocast_within(module, self.precision, self.device)
         self.engine = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(self.config))[0]
+        self.engine.compile = self._compile
         self.model, self.optimizer = self.engine, optimizer
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)  # DeepSpeed has its own
-        self.layout = layout(self.engine.optimizer)
-        self._slots = list(self.layout.slots(names))
-        self._frozen = {name: p for name, p in module.named_parameters() if not is_trained(p)}
-        self._begin_with(first)
+        self.pieces = Pieces(self.engine, optimizer, names, members)
+        self.pieces.begin_with(first)
         return self.model, self.optimizer
 
-    def _begin_with(self, first: dict[str, torch.Tensor]) -> None:
-        """Masters as they were drawn, and no step made: DeepSpeed's have gone through 16 bits, and under stage 0
-        through an update with gradients of 0, which decays them and counts."""
-        self.optimizer.state.clear()
-        for slot in self._slots if first else ():
-            slot.of(slot.flat).copy_(first[slot.name].view(-1).narrow(0, slot.start, slot.count))
+    def _compile(self, *args: Any, **kwargs: Any) -> None:
+        """As a module's own `compile`; the engine's has other arguments."""
+        if self.stage == 3:
+            raise ConfigError(
+                "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; take "
+                "strategy.zero_stage=2, or strategy=fsdp."
+            )
+        self.engine.module.compile(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------------ a step
     def forward_context(self) -> AbstractContextManager[Any]:
@@ -196,108 +216,41 @@ class DeepSpeedStrategy(NativeStrategy):
 
     # ------------------------------------------------------------------------------------------------------ state
     def snapshot(self) -> Snapshot:
-        tensors: dict[str, torch.Tensor] = {}
-        parts: dict[str, Part] = {}
-
-        def put(name: str, run: torch.Tensor, shape: tuple[int, ...], start: int) -> None:
-            if run.numel() == torch.Size(shape).numel():
-                tensors[name] = run.view(shape)
-            else:
-                tensors[name], parts[name] = run, Part(shape, (start,))
-
-        slots = self._slots if self.layout.shards or self.ranks.is_main else []
-        for slot in slots:
-            put(MODEL + slot.name, slot.of(slot.flat), slot.shape, slot.start)
-        state, groups = state_snapshot(self.optimizer, slots, self._members)
-        for name, (value, of) in state.items():
-            if of is None:
-                tensors[OPTIMIZER + name] = value
-            else:
-                put(OPTIMIZER + name, value, of.shape, of.start)
-        for name, parameter in self._frozen.items():
-            if is_cut(parameter) or self.ranks.is_main:
-                run, shape, start = frozen_run(parameter)
-                put(MODEL + name, run, shape, start)
-        if self.ranks.is_main:
-            tensors |= {MODEL + name: buffer for name, buffer in self._buffers().items()}
-        meta = {"optimizer_groups": groups, "loss_scaler": self._scaler_state(), "deepspeed": self.config}
-        return Snapshot(tensors, meta, parts)
+        tensors, parts, groups = self.pieces.snapshot()
+        scaler = self._loss_scaler()
+        state = {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
+        return Snapshot(tensors, {"optimizer_groups": groups, "loss_scaler": state, "deepspeed": self.config}, parts)
 
     def load(self, saved: Saved) -> None:
-        self.load_weights(saved)
-        groups = saved.meta["optimizer_groups"]
-        load_state(self.optimizer, self._slots, self._members, saved, OPTIMIZER, groups)
+        if self.file is not None:
+            self._tell_changes(saved.meta["deepspeed"])
+        self.pieces.load_weights(saved, MODEL)
+        self.pieces.load_state(saved, OPTIMIZER)
         for key, value in saved.meta["loss_scaler"].items():
             setattr(self._loss_scaler(), key, value)
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
         prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-        with saved.together():
-            problems = self._read_weights(saved, prefix, strict)
-        self.layout.weights_from_masters()
-        return problems
-
-    def _read_weights(self, saved: Saved, prefix: str, strict: bool) -> list[str]:
-        buffers = self._buffers()
-        own = {name: shape_of(p) for name, p in self.engine.module.named_parameters()}
-        own |= {name: tuple(buffer.shape) for name, buffer in buffers.items()}
-        problems = misfits(self.model, own, saved, prefix, strict)
-        fitting = set(own) - {problem.split(":", 1)[0] for problem in problems}
-        for slot in self._slots:
-            if slot.name in fitting:
-                saved.read_into(prefix + slot.name, slot.of(slot.flat), (slot.start,))
-        for name in self._frozen.keys() & fitting:
-            run, _, start = frozen_run(self._frozen[name])
-            saved.read_into(prefix + name, run, (start,))
-        for name in buffers.keys() & fitting:
-            saved.read_into(prefix + name, buffers[name])
-        return problems
+        return self.pieces.load_weights(saved, prefix, strict)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        runs = {slot.name: (slot.of(slot.flat), slot.start) for slot in self._slots}
-        for name, parameter in self._frozen.items():
-            run, _, start = frozen_run(parameter)
-            runs[name] = run, start
-        weights = {}
-        for name, parameter in self.engine.module.named_parameters():
-            whole = runs[name][0] if self._is_alike(parameter) else self._gathered(parameter, runs.get(name))
-            if self.ranks.is_main:
-                weights[name] = whole.view(shape_of(parameter)).cpu().clone()
-        return weights | {n: b.cpu() for n, b in self._buffers().items()} if self.ranks.is_main else None
-
-    def _is_alike(self, parameter: nn.Parameter) -> bool:
-        """Whether every rank has all of it."""
-        return not is_cut(parameter) and not (is_trained(parameter) and self.layout.shards)
-
-    def _gathered(self, parameter: nn.Parameter, mine: tuple[torch.Tensor, int] | None) -> torch.Tensor:
-        """All of it on rank 0, 1-d. The ranks' bytes are summed, of which all but one rank's are 0: that is exact."""
-        dtype = torch.float32 if is_trained(parameter) else parameter.dtype
-        whole = torch.zeros(torch.Size(shape_of(parameter)).numel(), dtype=dtype, device=self.device)
-        if mine is not None:
-            run, start = mine
-            whole.narrow(0, start, run.numel()).copy_(run)
-        dist.reduce(whole.view(torch.uint8), 0)
-        return whole
+        return self.pieces.full_weights(self.device)
 
     def _loss_scaler(self) -> Any:
         """DeepSpeed's, where it has one."""
         zero = self.engine.optimizer
         return getattr(zero, "loss_scaler", getattr(zero, "loss_scale_config", None))
 
-    def _scaler_state(self) -> dict[str, Any]:
-        scaler = self._loss_scaler()
-        return {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
-
-    def _buffers(self) -> dict[str, torch.Tensor]:
-        """Those that a checkpoint has."""
-        parameters = {name for name, _ in self.engine.module.named_parameters(remove_duplicate=False)}
-        state = self.engine.module.state_dict()
-        return {name: tensor for name, tensor in state.items() if name not in parameters}
+    def _tell_changes(self, before: dict[str, Any]) -> None:
+        """What stands in the file is no part of a run's configuration, whose changes are told elsewhere."""
+        keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
+        if keys:
+            logger.warning("%s=%s: other values than before for %s.", KEY, self.file, ", ".join(sorted(keys)))
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.engine.destroy()
-        forget_groups()
+        tidy()
         super().teardown()
 
 

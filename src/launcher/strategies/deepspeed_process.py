@@ -59,12 +59,17 @@ def check(config: dict[str, Any], source: str) -> None:
         raise ConfigError(f"{source}: DeepSpeed refuses it: {' '.join(str(error).split())}") from error
 
 
-def forget_groups() -> None:
-    """It keeps process groups in globals; those of a group that has been left are of no use to the next run."""
+def tidy() -> None:
+    """Take back what it leaves in the process, where the next run of a sweep would find it."""
     if "deepspeed.comm.comm" not in sys.modules:
         return
     from deepspeed.comm import comm
+    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
     from deepspeed.utils import groups
 
-    comm.cdb = None
+    comm.cdb = None  # of a process group that is no more
     groups._WORLD_GROUP = None
+    # Stage 3 puts a function of its own in the place of torch's, "unless manually reset".
+    torch.nn.functional.linear = getattr(
+        InsertPostInitMethodToModuleSubClasses, "linear_bk", torch.nn.functional.linear
+    )
