@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -171,11 +171,19 @@ class ShardReader:
                 self._pool, self._reads = None, []
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
+        """Fill `target`, the box or run (see `Part`) of the whole that begins at `offset` (the origin by default)."""
         target = target.detach()
         offset = offset or (0,) * target.dim()
+        whole, pieces = self._shapes[name], self._pieces[name]
+        if any(len(piece.offset) != len(offset) for piece in pieces):  # boxes here, runs there
+            start = _run_start(whole, tuple(target.shape), offset)
+            runs = [_as_run(piece, whole) for piece in pieces]
+            if start is None or None in runs or not target.is_contiguous():
+                target.copy_(_cut(self._now(name), target, offset))
+                return
+            target, offset, pieces = target.view(-1), (start,), [run for run in runs if run is not None]
         filled = 0
-        for piece in self._pieces[name]:
+        for piece in pieces:
             if piece.shape == tuple(target.shape) and piece.offset == offset:
                 if self._pool is None:
                     self._read_whole(piece, target)
@@ -185,6 +193,14 @@ class ShardReader:
             filled += self._read_overlap(piece, target, offset)
         if filled < target.numel():
             raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
+
+    def _now(self, name: str) -> torch.Tensor:
+        """The whole tensor, not to be waited for."""
+        whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
+        for piece in self._pieces[name]:
+            target = whole if len(piece.offset) == whole.dim() else whole.view(-1)
+            self._read_overlap(piece, target, (0,) * target.dim())
+        return whole
 
     def _read_whole(self, piece: _Piece, target: torch.Tensor) -> None:
         direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
@@ -223,3 +239,22 @@ class ShardReader:
         rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
         self._read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
         return rows
+
+
+def _run_start(whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]) -> int | None:
+    """Where a run begins among the whole's values, or a box that is a number of whole rows; None for other boxes."""
+    if len(offset) != len(whole):
+        return offset[0]
+    return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
+
+
+def _as_run(piece: _Piece, whole: tuple[int, ...]) -> _Piece | None:
+    start = _run_start(whole, piece.shape, piece.offset)
+    return None if start is None else replace(piece, shape=(prod(piece.shape),), offset=(start,))
+
+
+def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:
+    """The values of `target`'s box or run."""
+    if len(offset) != whole.dim():
+        return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
+    return whole[tuple(slice(start, start + n) for start, n in zip(offset, target.shape, strict=True))]

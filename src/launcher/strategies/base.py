@@ -35,7 +35,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a rank's piece lies in a whole tensor."""
+    """Where a rank's piece lies in a whole tensor of that shape.
+
+    Pieces of as many dimensions as the whole are boxes. One of a single dimension in a whole that has not one is a run
+    of its values in row-major order; its offset is a single number too.
+    """
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -58,7 +62,7 @@ class Saved(Protocol):
         """What is read within may be there only at its end: many reads at once are faster than one after the other."""
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box of the whole tensor that begins at `offset` (the origin by default)."""
+        """Fill `target`, the box or run (see `Part`) of the whole that begins at `offset` (the origin by default)."""
 
 
 class Strategy(ABC):

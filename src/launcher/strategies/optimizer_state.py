@@ -52,11 +52,7 @@ def load_optimizer(
     Raises:
         TrainingError: the optimizer has a parameter or a number of groups that the checkpoint has not.
     """
-    if len(groups) != len(optimizer.param_groups):
-        raise TrainingError(
-            f"The optimizer has {len(optimizer.param_groups)} parameter groups, the checkpoint {len(groups)}: "
-            "it was written with another optimizer. run.init_from takes its weights alone."
-        )
+    check_groups(optimizer, groups)
     names = _names(model, optimizer)
     keys: dict[str, list[str]] = {}
     for full in saved.names():
@@ -71,7 +67,7 @@ def load_optimizer(
     known = {name for entry in groups for name in entry["params"]}
     for group, entry in zip(optimizer.param_groups, groups, strict=True):
         # `lr` may have been made a tensor, `fused` belongs to this machine: settings that say how, not what, stay
-        group.update({k: v for k, v in entry["settings"].items() if k not in _HOW})
+        group.update({k: v for k, v in entry["settings"].items() if k not in HOW})
         for p in group["params"]:
             name = names[id(p)]
             if name not in known:
@@ -84,7 +80,20 @@ def load_optimizer(
                 optimizer.state[p] = state
 
 
-_HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
+HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
+"""Settings that say how an update is computed, not what it is."""
+
+
+def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """
+    Raises:
+        TrainingError: the checkpoint has another number of them.
+    """
+    if len(groups) != len(optimizer.param_groups):
+        raise TrainingError(
+            f"The optimizer has {len(optimizer.param_groups)} parameter groups, the checkpoint {len(groups)}: "
+            "it was written with another optimizer. run.init_from takes its weights alone."
+        )
 
 
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:

@@ -13,13 +13,15 @@ from launcher.seeding import restore_rng, rng_state
 from launcher.strategies.base import Saved
 from launcher.strategies.sharded import read_into
 
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "AveragedModel", "DeepSpeedEngine")
+
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The module that the user built, without compile's, DDP's, DataParallel's or AveragedModel's shell."""
+    """The module that the user built, without compile's shell or one of `WRAPPERS`."""
     while True:
         if hasattr(module, "_orig_mod"):
             module = module._orig_mod  # type: ignore[assignment]
-        elif type(module).__name__ in ("DistributedDataParallel", "DataParallel", "AveragedModel"):
+        elif type(module).__name__ in WRAPPERS:
             module = module.module  # type: ignore[assignment]
         else:
             return module
@@ -46,21 +48,29 @@ def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool
         TrainingError: `strict`, and there is such a name.
     """
     own = model_tensors(model)
-    stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    aliases = set(unwrap(model).state_dict().keys()) - set(own)  # tied names that others may have stored as well
-    problems = [f"{name}: the model has it, the checkpoint has not" for name in own if name not in stored]
-    problems += [f"{name}: the checkpoint has it, the model has not" for name in sorted(stored - set(own) - aliases)]
-    for name, tensor in own.items():
-        if name not in stored:
-            continue
-        if (shape := saved.shape(prefix + name)) != tuple(tensor.shape):
-            problems.append(f"{name}: shape {shape} in the checkpoint, {tuple(tensor.shape)} in the model")
-    if strict and problems:
-        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
+    problems = misfits(model, {name: tuple(tensor.shape) for name, tensor in own.items()}, saved, prefix, strict)
     bad = {problem.split(":", 1)[0] for problem in problems}
     for name, tensor in own.items():
         if name not in bad:
             read_into(saved, prefix + name, tensor)
+    return problems
+
+
+def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, prefix: str, strict: bool) -> list[str]:
+    """A sentence, which begins with the name, for each stored tensor that does not fit the model's `own` shapes.
+
+    Raises:
+        TrainingError: `strict`, and there is one.
+    """
+    stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
+    aliases = set(unwrap(model).state_dict().keys()) - set(own)  # tied names that others may have stored as well
+    problems = [f"{name}: the model has it, the checkpoint has not" for name in own if name not in stored]
+    problems += [f"{name}: the checkpoint has it, the model has not" for name in sorted(stored - set(own) - aliases)]
+    for name, shape in own.items():
+        if name in stored and (there := saved.shape(prefix + name)) != shape:
+            problems.append(f"{name}: shape {there} in the checkpoint, {shape} in the model")
+    if strict and problems:
+        raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
     return problems
 
 
