@@ -1,6 +1,11 @@
-"""Which tests stay together when several processes share them (`pytest -n 2 --dist loadgroup`)."""
+"""Which tests stay together when processes share them (`pytest -n 2 --dist loadgroup`), and what they inherit."""
+
+import signal
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background: the runs under test hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -121,7 +121,7 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None
         assert wait_for(lambda: command.left() == [], 10)
     said = "Nothing has gone on for 3 s after SIGTERM: ended by force, the last checkpoint stands."
     assert said == command.output.splitlines()[-1]
-    assert "_accumulate" in command.output or "time.sleep(3600)" in command.output, "it says where it was"
+    assert "trainer.py" in command.output, "it says where it was"
     (attempt,) = record(tmp_path)["attempts"]
     assert (attempt["outcome"], attempt["signal"], attempt["reason"]) == ("failed", "SIGTERM", said)
     verify((run_folder(tmp_path) / "checkpoints" / "latest").resolve())
