@@ -408,25 +408,34 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     results: dict[str, dict[str, list[float]]] = {
         c.name: {"blocked": [], "lost": [], "durable": [], "load": []} for c in contenders
     }
-    for _ in range(given.repeats):
+    for repeat in range(given.repeats):
         for contender in contenders:
+            print(f"repeat {repeat + 1} of {given.repeats}: {contender.name}", file=sys.stderr, flush=True)
             yard.take()
-            found = results[contender.name]
-            start = time.perf_counter()
-            found["blocked"].append(seconds(contender.begin))
-            contender.finish()
-            durable = contender.durable_at() - start
-            found["durable"].append(durable)
-            steps = max(4, int(1.5 * durable / step) + 1)
-            found["lost"].append(
-                -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
-            )
-            if not isinstance(contender, LightningAsync):
-                forget(contender.folder)
-                found["load"].append(seconds(contender.load))
+            measure_one(contender, training, step, results[contender.name])
     size = training.nbytes() / 1e9
     print(f"{size:.2f} GB; a step {step:.3f} s; copy {yard['copy']:.3f} s, write + fsync {yard['write']:.3f} s, "
           f"read {yard['read']:.3f} s")  # fmt: skip
+    print_table(results, memory, yard)
+    shutil.rmtree(folder / "0")
+    left = statistics.median(exit_seconds(given.millions, folder / f"exit-{i}") for i in range(given.repeats))
+    print(f"SIGTERM to exit: {left:.2f} s, {left / yard['write']:.2f} of the write")
+
+
+def measure_one(contender: Contender, training: Training, step: float, found: dict[str, list[float]]) -> None:
+    start = time.perf_counter()
+    found["blocked"].append(seconds(contender.begin))
+    contender.finish()
+    durable = contender.durable_at() - start
+    found["durable"].append(durable)
+    steps = max(4, int(1.5 * durable / step) + 1)
+    found["lost"].append(-loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2)
+    if not isinstance(contender, LightningAsync):
+        forget(contender.folder)
+        found["load"].append(seconds(contender.load))
+
+
+def print_table(results: dict[str, dict[str, list[float]]], memory: dict[str, int], yard: Yardsticks) -> None:
     print(f"{'':28s} {'blocked':>8s} {'lost':>14s} {'durable':>15s} {'load':>14s}   extra memory")
     for name, found in results.items():
         cells = {key: statistics.median(values) for key, values in found.items() if values}
@@ -434,10 +443,6 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
         for key, against in (("lost", "copy"), ("durable", "write"), ("load", "read")):
             parts.append(f"{cells[key]:7.2f}s {cells[key] / yard[against]:5.2f}x" if key in cells else f"{'-':>14s}")
         print(*parts, f"{memory[name] / 1e9:8.2f} GB")
-    if given.only is None:
-        shutil.rmtree(folder / "0")
-        left = statistics.median(exit_seconds(given.millions, folder / f"exit-{i}") for i in range(given.repeats))
-        print(f"SIGTERM to exit: {left:.2f} s, {left / yard['write']:.2f} of the write")
 
 
 # ---------------------------------------------------------------------------------------------------- SIGTERM to exit
