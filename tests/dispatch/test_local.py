@@ -154,9 +154,22 @@ def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
     assert "is on this run" in line
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")
+
+
+def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN) as command:
+        command.read_until("Step ")
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait() == 1, "its own exit code for a signal"
+        assert wait_for(lambda: command.left() == [], 10)
+    first, second = steps_saved(tmp_path)
+    assert first == second == str(record(tmp_path)["step"])
+    assert record(tmp_path)["state"] == "preempted"
+
+
 def test_it_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")
-    with Command(f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=torchrun) as command:
+    with Command(f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN) as command:
         assert command.wait() == 0, command.output
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)

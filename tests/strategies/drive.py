@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 from launcher import composition, distributed, signals
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.folder import RunFolder
 from launcher.hooks.base import BaseHook
+from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.run import build_trainer
-from launcher.trainer import Trainer
+from launcher.trainer import BaseTrainer, Trainer
 
 GPT = [
     "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10",
@@ -244,6 +248,53 @@ def initial_weights(overrides: list[str]) -> dict[str, Any]:
     result["next"] = float(torch.rand(()))
     trainer.strategy.teardown()
     return result
+
+
+class Wrapping(BaseTrainer):
+    """A user's trainer, who has joined the group and wrapped the model themselves: by `ddp`, or by `fsdp`."""
+
+    def __init__(self, wrapper: str, journal: BaseHook, **settings: Any):
+        super().__init__(device="cpu", grad_clip=0.5, gradient_accumulation_steps=2, **settings)
+        self.wrapper, self.journal = wrapper, journal
+
+    def build_data_loader(self) -> Any:
+        generator = torch.Generator().manual_seed(distributed.rank())
+        samples = TensorDataset(torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator))
+        return DataLoader(samples, batch_size=4)
+
+    def build_model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        return DistributedDataParallel(model) if self.wrapper == "ddp" else fully_shard(model)
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.1)
+
+    def build_hooks(self) -> list[BaseHook]:
+        return [self.journal, CheckpointingHook(100)]
+
+    def forward(self, input: Any) -> Any:
+        return torch.nn.functional.mse_loss(self.model(input[0]), input[1]), {}
+
+
+def wrapped_by_the_user(folder: str) -> dict[str, Any]:
+    """What both kinds of wrapped models end with, and what one ends with that was stopped in between."""
+    distributed.join(torch.device("cpu"))
+    found = {}
+    for wrapper in ("ddp", "fsdp"):
+        for name, steps in {"whole": [4], "parts": [2, 4]}.items():
+            for last in steps:
+                journal = Journal()
+                trainer = Wrapping(wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name)
+                trainer.train()
+            tensors = {key: _sha(value) for key, value in trainer.strategy.snapshot().tensors.items()}
+            found[f"{wrapper} {name}"] = {
+                "losses": journal.losses[-2:],
+                "norms": journal.norms[-2:],
+                "tensors": tensors,
+            }
+    distributed.leave()
+    return found
 
 
 def refused(overrides: list[list[str]]) -> list[list[str]]:

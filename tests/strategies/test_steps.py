@@ -68,6 +68,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         tasks[name] = "train", {"folder": str(folder / name), "overrides": [*overrides, *DROPOUT]}
     for name, overrides in OVERFLOW.items():
         tasks[name] = "overflow", {"folder": str(folder / name), "overrides": overrides}
+    tasks["wrapped"] = "wrapped_by_the_user", {"folder": str(folder / "wrapped")}
     tasks["none loss"] = "none_loss", {"folder": str(folder / "none"), "overrides": DDP}
     tasks["uneven"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 4]}
     tasks["uneven stopped"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 9], "stop": True}
@@ -155,6 +156,16 @@ def test_all_ranks_answer_one_rank_s_infinity_alike(found: dict[str, list[Any]],
     assert first["skipped"] == (0 if retries else 1)
     assert first["samples"] == 12 * (7 if retries else 6)
     assert first["scale"] == (512 if name.endswith("scaler") else 1)
+
+
+def test_a_model_that_the_user_has_wrapped(found: dict[str, list[Any]]) -> None:
+    for rank in found["wrapped"]:
+        assert rank["ddp parts"] == rank["ddp whole"]
+        assert rank["fsdp parts"] == rank["fsdp whole"]
+        for key in ("losses", "norms"):
+            assert rank["fsdp whole"][key] == pytest.approx(rank["ddp whole"][key], rel=1e-5)
+    names = [name for name in found["wrapped"][0]["ddp whole"]["tensors"] if name.startswith("model/")]
+    assert names == ["model/0.weight", "model/0.bias", "model/2.weight", "model/2.bias"]
 
 
 def test_no_loss_on_one_rank_of_ddp_is_bounded(found: dict[str, list[Any]]) -> None:
