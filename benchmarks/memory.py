@@ -55,6 +55,8 @@ def held(tensors: list[Any]) -> int:
 def measure(folder: Path) -> dict[str, Any]:
     """In a rank: train a few steps."""
     import torch
+    import torch._dynamo  # what strategies import when they are built is no memory of the model's
+    import torch.distributed.fsdp
 
     from launcher import composition
     from launcher.folder import RunFolder

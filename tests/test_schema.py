@@ -47,7 +47,13 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         (["device=gpu"], "device='gpu': should be one of auto, cpu, cuda, mps."),
         (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0."),
         (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0."),
-        (["trainer.compile=1"], "trainer.compile=1: should be true or false; e.g. trainer.compile=false."),
+        (["trainer.compile=1"], "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. "),
+        (
+            ["trainer.compile={mode:fastest}"],
+            "trainer.compile.mode='fastest': should be one of default, reduce-overhead, max-autotune, "
+            "max-autotune-no-cudagraphs; e.g. trainer.compile.mode=default.",
+        ),
+        (["trainer.compile={full:true}"], "trainer.compile.full=true: compile takes no full"),
         (["+trainer.max_step=3"], "trainer.max_step=3: trainer takes no max_step; did you mean trainer.max_steps?"),
         (
             ["precision.name=fp8"],

@@ -44,6 +44,7 @@ def build_trainer(
     settings = config.trainer
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
+    compiling = compile_options(settings.compile, strategy)
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(config.data)
     data.check()
@@ -73,31 +74,34 @@ def build_trainer(
         workspace=folder.path,
         logger=logger,
     )
-    if not settings.compile:
+    if compiling is None:
         skip_dynamo_import()
     trainer.build()
-    if settings.compile:
-        _compile(trainer.model, strategy, settings)
+    if compiling is not None:
+        trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
     return trainer
 
 
-def _compile(model: nn.Module, strategy: Strategy, settings: DictConfig) -> None:
-    """In place: the names of its tensors stay as they are.
+def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
+    """What torch.compile is told; None: nothing is compiled.
 
     Raises:
         ConfigError: there is no such backend, or no whole graph to be had.
     """
-    if settings.compile_fullgraph and not strategy.compiles_whole:
+    if given is False:
+        return None
+    options: dict[str, Any] = {} if given is True else dict(given)
+    backend, backends = options.get("backend", "inductor"), torch.compiler.list_backends(exclude_tags=())
+    if backend not in backends:
+        raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
+    if options.get("mode", "default") != "default" and backend != "inductor":
+        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; take default.")
+    if options.get("fullgraph") and not strategy.compiles_whole:
         raise ConfigError(
-            f"trainer.compile_fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
+            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
             "graph; take false, or strategy=none."
         )
-    backend = settings.compile_backend
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        raise ConfigError(f"trainer.compile_backend={backend}: should be one of {', '.join(known)}.")
-    options: dict[str, Any] = {"mode": settings.compile_mode} if backend == "inductor" else {}  # others have no modes
-    model.compile(backend=backend, fullgraph=settings.compile_fullgraph, dynamic=settings.compile_dynamic, **options)
+    return options
 
 
 def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:

@@ -57,12 +57,16 @@ class TrainerKeys:
     max_none_losses: PositiveInt = 100
     no_sync_accumulate: bool = True
     activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
-    compile: bool = False
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
-    compile_fullgraph: bool = False
-    compile_dynamic: bool | None = None
-    compile_backend: str = "inductor"
+    compile: bool | dict[str, Any] = False
     deterministic: bool = False
+
+
+@dataclass
+class CompileKeys:
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str = "inductor"
 
 
 SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys}
@@ -124,6 +128,8 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[str]:
         if isinstance(value, dict):
             spec = _section(keys, takes_more=name in OPEN_SECTIONS)
             yield from _keys(name, value, spec, partial=name == "trainer" and not trains)
+            if name == "trainer" and isinstance(value.get("compile"), dict):
+                yield from _keys("trainer.compile", value["compile"], _section(CompileKeys), partial=False)
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             yield f"{name}={show(value)}: should hold the keys {', '.join(_section(keys).names)}."
 

@@ -28,6 +28,7 @@ from launcher.folder import RunFolder
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.run import build_trainer
+from launcher.strategies.ddp import settle_buckets
 from launcher.trainer import BaseTrainer, Trainer
 
 GPT = [
@@ -265,7 +266,10 @@ class Wrapping(BaseTrainer):
     def build_model(self) -> torch.nn.Module:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        return DistributedDataParallel(model) if self.wrapper == "ddp" else fully_shard(model)
+        if self.wrapper == "fsdp":
+            return fully_shard(model)
+        settle_buckets(wrapped := DistributedDataParallel(model))
+        return wrapped
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), lr=0.1)

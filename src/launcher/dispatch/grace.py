@@ -10,7 +10,7 @@ from launcher import deadline
 from launcher.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
-SPARE = 10.0
+SPARE = 5.0
 """Seconds before the end of SLURM's own grace, for asking it to requeue the job."""
 
 
