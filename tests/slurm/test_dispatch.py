@@ -67,10 +67,10 @@ def test_a_sweep_is_an_array_in_chunks_and_goes_on_where_it_stands(plain_cluster
     command = [sys.executable, "-m", "launcher", *words, *HELD, "dispatch.wait=true", "-m", "seed=range(5)"]
     second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(list(tmp_path.glob("*/*/slurm.json"))) == 5, "three more to be submitted")
-    second.send_signal(signal.SIGINT)  # ends the waiting alone
+    second.send_signal(signal.SIGTERM)  # ends the waiting alone
     told, warned = second.communicate(timeout=LONGEST)
     assert "3 submitted as SLURM jobs " in told and "2 left alone" in told, told
-    assert second.returncode == 130 and "3 runs go on without being waited for" in warned, warned
+    assert second.returncode == 143 and "3 runs go on without being waited for" in warned, warned
     jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
     assert len(jobs) == 3 and len({job.partition("_")[0] for job in jobs}) == 2
     assert "0 submitted, 5 left alone" in lab.launcher(*words, "-m", "seed=range(5)").stdout
