@@ -74,11 +74,10 @@ def load_state(
                 if saved.shape(full) == slot.shape:
                     _read_run(saved, full, state, key, slot)
                 else:
-                    common.append((slot, key, _read_value(saved, full, slot, optimizer.param_groups[slot.group])))
-    first: dict[tuple[int, str], torch.Tensor] = {}
+                    state[key] = _read_value(saved, full, slot, optimizer.param_groups[slot.group])
+                    common.append((slot, key, state[key]))
     for slot, key, value in common:
-        seen = optimizer.state[slot.flat][key] = first.setdefault((id(slot.flat), key), value)
-        if not torch.equal(seen, value):
+        if not torch.equal(seen := optimizer.state[slot.flat][key], value):
             raise TrainingError(
                 f"{slot.name}/{key} is {value.tolist()}, and {seen.tolist()} for a parameter with which ZeRO lays it "
                 "together; run.init_from takes the weights alone."
