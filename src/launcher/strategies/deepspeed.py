@@ -67,6 +67,7 @@ class DeepSpeedStrategy(NativeStrategy):
     name = "deepspeed"
     checkpoint_format = "deepspeed"
     forward_is_collective = True
+    compiles_whole = False
 
     def __init__(
         self,
