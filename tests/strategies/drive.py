@@ -97,7 +97,7 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     result = {"losses": journal.losses, "norms": journal.norms, "rates": journal.rates, "step": trainer.step}
     result |= {"stopped": stopped, "digest": digest(trainer), "bytes": held_bytes(trainer)}
     trainer.strategy.teardown()
-    return result
+    return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
 
 
 def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
@@ -110,11 +110,13 @@ def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def held_bytes(trainer: Trainer) -> dict[str, int]:
-    """Memory of this rank's parameters and optimizer state, and of whole ones."""
-    tensors = list(trainer.model.parameters())
-    tensors += [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    """Memory of this rank's parameters and optimizer state, and what whole ones take in fp32 under Adam."""
+    parameters, state = list(trainer.model.parameters()), trainer.optimizer.state
+    tensors = [*parameters, *state, *(getattr(p, "ds_tensor", p) for p in parameters)]
+    tensors += [t for values in state.values() for t in values.values() if isinstance(t, torch.Tensor)]
     here = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-    return {"here": sum(t.untyped_storage().nbytes() for t in here), "all": sum(t.nbytes for t in tensors)}
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in here)}
+    return {"here": sum(storages.values()), "all": 12 * sum(getattr(p, "ds_numel", p.numel()) for p in parameters)}
 
 
 def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
@@ -161,6 +163,32 @@ def spoil(trainer: Trainer) -> None:
         state["stale"] = torch.ones(3)
 
 
+def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
+    """As `loaded`, by the values of each rank's snapshot: for a strategy that lays them out in its own way."""
+    distributed.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal())
+    trainer.restore()
+    snapshot = trainer.strategy.snapshot()
+    pieces = [(name, tensor.clone(), snapshot.parts.get(name)) for name, tensor in snapshot.tensors.items()]
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor, part in (piece for of_rank in distributed.all_gather(pieces) for piece in of_rank):
+        if part is None:
+            assert name not in whole, "two ranks have written it"
+            whole[name] = tensor
+        else:
+            flat = whole.setdefault(name, torch.full(part.shape, torch.nan)).view(-1)
+            assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
+            flat[part.offset[0] :][: len(tensor)] = tensor
+    weights = trainer.strategy.full_weights()
+    assert (weights is not None) == trainer.strategy.ranks.is_main
+    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
+    result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
+    result |= {"samples": trainer.samples, "step": trainer.step}
+    trainer.train()  # and it goes on
+    trainer.strategy.teardown()
+    return result | {"last": trainer.step}
+
+
 def _sha(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
@@ -193,6 +221,7 @@ def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
     trainer.train()
     result = {"skipped": trainer.state.skipped_steps, "digest": digest(trainer), "samples": trainer.samples}
     result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
+    result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
     trainer.strategy.teardown()
     return result
 

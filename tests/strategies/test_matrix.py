@@ -29,6 +29,7 @@ ROWS = {
     # Of two numbers the sum is the same in any order, of four it is not.
     "ddp x4": Row(4, ("strategy=ddp", "strategy.bucket_cap_mb=0.02")),
     "hybrid 2x2": Row(4, ("strategy=fsdp", "strategy.replicate=2")),
+    **{f"zero {n} x2": Row(2, ("strategy=deepspeed", f"strategy.zero_stage={n}"), "deepspeed") for n in range(4)},
 }
 SETTINGS = {
     f"{precision} accumulation {times}": (f"precision={precision}", times)

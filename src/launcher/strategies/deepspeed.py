@@ -67,6 +67,7 @@ class DeepSpeedStrategy(NativeStrategy):
     name = "deepspeed"
     checkpoint_format = "deepspeed"
     forward_is_collective = True
+    compiles_whole = False
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class DeepSpeedStrategy(NativeStrategy):
                 "strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'."
             )
         super().setup(plan, precision, device)
-        self.config = complete(self._given(), plan, precision, self.ranks.world_size, self.file)
+        self.config = complete(self.given(), plan, precision, self.ranks.world_size, self.file)
         self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
         self._refuse(plan, precision)
         distributed.join(self.device, self.timeout)
@@ -134,7 +135,7 @@ class DeepSpeedStrategy(NativeStrategy):
                 "loss by; take strategy.zero_stage=1, or precision=bf16."
             )
 
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         if self.file is None:
             return from_options(self.options, on_gpu=self.device.type == "cuda")
         for key, value in self.options.items():
@@ -151,11 +152,7 @@ class DeepSpeedStrategy(NativeStrategy):
 
         module = self.make_model(build_model)
         optimizer = build_optimizer(module)
-        if self.stage and type(optimizer).__name__ in NOT_IN_PIECES:
-            raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update parameters in pieces, as zero_stage="
-                f"{self.stage} has them; take optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
-            )
+        self._refuse_parts(module, optimizer)
         names = {id(p): name for name, p in module.named_parameters()}
         members = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups if group["params"]]
         first = {}
@@ -169,6 +166,22 @@ class DeepSpeedStrategy(NativeStrategy):
         self.pieces = Pieces(self.engine, optimizer, names, members)
         self.pieces.begin_with(first)
         return self.model, self.optimizer
+
+    def _refuse_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """
+        Raises:
+            ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
+        """
+        if self.stage and type(optimizer).__name__ in NOT_IN_PIECES:
+            raise ConfigError(
+                f"optimizer={type(optimizer).__name__}: it cannot update parameters in pieces, which zero_stage="
+                f"{self.stage} has; take optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
+            )
+        if (number := next((name for name, p in module.named_parameters() if not p.dim()), None)) is not None:
+            raise ConfigError(
+                f"model: DeepSpeed cannot send the parameter {number}, which has no dimensions; give it the shape [1], "
+                "or take strategy=ddp."
+            )
 
     def _compile(self, *args: Any, **kwargs: Any) -> None:
         """As a module's own `compile`; the engine's has other arguments."""
@@ -226,8 +239,9 @@ class DeepSpeedStrategy(NativeStrategy):
             self._tell_changes(saved.meta["deepspeed"])
         self.pieces.load_weights(saved, MODEL)
         self.pieces.load_state(saved, OPTIMIZER)
-        for key, value in saved.meta["loss_scaler"].items():
-            setattr(self._loss_scaler(), key, value)
+        if (scaler := self._loss_scaler()) is not None:
+            for key, value in saved.meta["loss_scaler"].items():
+                setattr(scaler, key, value)
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
         prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
@@ -237,9 +251,8 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.pieces.full_weights(self.device)
 
     def _loss_scaler(self) -> Any:
-        """DeepSpeed's, where it has one."""
-        zero = self.engine.optimizer
-        return getattr(zero, "loss_scaler", getattr(zero, "loss_scale_config", None))
+        """DeepSpeed's, under precision=fp16."""
+        return self.engine.optimizer.loss_scaler if self.precision.needs_scaler else None
 
     def _tell_changes(self, before: dict[str, Any]) -> None:
         """What stands in the file is no part of a run's configuration, whose changes are told elsewhere."""

@@ -27,7 +27,7 @@ def state_snapshot(
         for key, value in optimizer.state.get(slot.flat, {}).items():
             if not isinstance(value, torch.Tensor):
                 values[slot.group] |= {f"{name}/{key}": value for name in members[slot.group]}
-            elif lies_as(value, slot.flat):
+            elif value.shape == slot.flat.shape:
                 tensors[f"{slot.name}/{key}"] = slot.of(value), slot
             elif slot.start == 0:
                 tensors[f"{slot.name}/{key}"] = value.detach(), None
@@ -37,11 +37,6 @@ def state_snapshot(
         for one, names, of_group in zip(settings, members, values, strict=True)
     ]
     return tensors, groups
-
-
-def lies_as(value: torch.Tensor, flat: torch.Tensor) -> bool:
-    """Whether a state has a value for each value of its parameter."""
-    return value.dim() > 0 and value.shape == flat.shape
 
 
 def load_state(
@@ -76,14 +71,13 @@ def load_state(
             state.update({key: value for name, key, value in values if name == slot.name})
             for key in keys.get(slot.name, []):
                 full = f"{prefix}{slot.name}/{key}"
-                if saved.shape(full) == slot.shape and (slot.shape or key != "step"):
+                if saved.shape(full) == slot.shape:
                     _read_run(saved, full, state, key, slot)
                 else:
-                    common.append((slot, key, _read_value(saved, full, slot, optimizer.param_groups[slot.group])))
-    first: dict[tuple[int, str], torch.Tensor] = {}
+                    state[key] = _read_value(saved, full, slot, optimizer.param_groups[slot.group])
+                    common.append((slot, key, state[key]))
     for slot, key, value in common:
-        seen = optimizer.state[slot.flat][key] = first.setdefault((id(slot.flat), key), value)
-        if not torch.equal(seen, value):
+        if not torch.equal(seen := optimizer.state[slot.flat][key], value):
             raise TrainingError(
                 f"{slot.name}/{key} is {value.tolist()}, and {seen.tolist()} for a parameter with which ZeRO lays it "
                 "together; run.init_from takes the weights alone."
