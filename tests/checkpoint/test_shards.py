@@ -41,6 +41,35 @@ def test_pieces_fit_any_other_cut(tmp_path: Path, world: int, readers: int) -> N
     assert torch.equal(columns, whole[:, 1:3])
 
 
+@pytest.mark.parametrize("cuts", [[], [5], [13, 15], [1, 10, 19]])
+def test_runs_of_values_fit_any_other_cut(tmp_path: Path, cuts: list[int]) -> None:
+    whole = torch.arange(7 * 4.0).reshape(7, 4)
+    files = []
+    for rank, (start, end) in enumerate(zip([0, *cuts], [*cuts, 28], strict=True)):
+        files.append(tmp_path / f"shard-{rank}.safetensors")
+        write_tensors(files[-1], {"w": whole.view(-1)[start:end]}, {"w": Part((7, 4), (start,))})
+    reader = ShardReader(files)
+    assert reader.shape("w") == (7, 4) and torch.equal(reader.read("w"), whole)
+    for offset, expected in {(2, 0): whole[2:5], (0, 1): whole[:, 1:3], (9,): whole.view(-1)[9:20]}.items():
+        target = torch.empty_like(expected)
+        with reader.together():
+            reader.read_into("w", target, offset)
+        assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_boxes_are_read_as_runs(tmp_path: Path, dim: int) -> None:
+    whole = torch.arange(7 * 4.0).reshape(7, 4)
+    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for file, piece, start in zip(files, whole.split(3 if dim else 5, dim), (0, 3 if dim else 5), strict=True):
+        write_tensors(file, {"w": piece}, {"w": Part((7, 4), (0, start) if dim else (start, 0))})
+    target = torch.empty(17)
+    ShardReader(files).read_into("w", target, (6,))
+    assert torch.equal(target, whole.view(-1)[6:23])
+    with pytest.raises(ValueError, match="hold"):
+        ShardReader(files[:1]).read_into("w", target, (6,))
+
+
 def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
     write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": Part((4, 2), (0, 0))})
     with pytest.raises(ValueError, match="hold 4 of the 8"):

@@ -191,15 +191,16 @@ class ShardReader:
                     self._reads.append(self._pool.submit(self._read_whole, piece, target))
                 return
             filled += self._read_overlap(piece, target, offset)
-        if filled < target.numel():
-            raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
+        _expect(name, filled, target)
 
     def _now(self, name: str) -> torch.Tensor:
         """The whole tensor, not to be waited for."""
         whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
+        filled = 0
         for piece in self._pieces[name]:
             target = whole if len(piece.offset) == whole.dim() else whole.view(-1)
-            self._read_overlap(piece, target, (0,) * target.dim())
+            filled += self._read_overlap(piece, target, (0,) * target.dim())
+        _expect(name, filled, whole)
         return whole
 
     def _read_whole(self, piece: _Piece, target: torch.Tensor) -> None:
@@ -239,6 +240,11 @@ class ShardReader:
         rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
         self._read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
         return rows
+
+
+def _expect(name: str, filled: int, target: torch.Tensor) -> None:
+    if filled < target.numel():
+        raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
 
 
 def _run_start(whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]) -> int | None:
