@@ -136,6 +136,11 @@ class DeepSpeedStrategy(NativeStrategy):
             )
 
     def given(self) -> dict[str, Any]:
+        """DeepSpeed's configuration by the options or the file, before the run has filled it in.
+
+        Raises:
+            ConfigError: an option beside a file, or as `from_options` and `read_file`.
+        """
         if self.file is None:
             return from_options(self.options, on_gpu=self.device.type == "cuda")
         for key, value in self.options.items():
