@@ -16,7 +16,7 @@ STAGES = {n: ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
 OFFLOAD, GATHERED = "strategy.offload_optimizer=true", "strategy.stage3_param_persistence_threshold"
 SAME = {
-    **{f"compiled, stage {n}": (n, ["trainer.compile=true", "trainer.compile_backend=aot_eager"]) for n in (0, 2)},
+    **{f"compiled, stage {n}": (n, ["trainer.compile={backend:aot_eager}"]) for n in (0, 2)},
     **{f"recompute, stage {n}": (n, ["trainer.activation_checkpointing=full"]) for n in STAGES},
     "recompute every 2nd, none kept": (3, ["trainer.activation_checkpointing=2", f"{GATHERED}=0"]),
     "none kept gathered": (3, [f"{GATHERED}=0"]),
