@@ -1,6 +1,8 @@
 """Which tests stay together when processes share them (`pytest -n 2 --dist loadgroup`), and what they inherit."""
 
+import logging
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,3 +22,15 @@ def shares_a_fixture(item):
     made = getattr(item, "_fixtureinfo", None)
     known = made.name2fixturedefs.values() if made is not None else ()
     return any(one.scope == "module" for several in known for one in several)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that runs in the test's own process sets logging up for itself, on streams that end with the test."""
+    known = logging.root.manager.loggerDict
+    loggers = [logging.root, *(one for one in known.values() if isinstance(one, logging.Logger))]
+    before = [(one, one.level, list(one.handlers), one.propagate, one.disabled) for one in loggers]
+    yield
+    for one, level, handlers, propagate, disabled in before:
+        one.setLevel(level)
+        one.handlers[:], one.propagate, one.disabled = handlers, propagate, disabled

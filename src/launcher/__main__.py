@@ -1,6 +1,7 @@
 """`python -m launcher`, and the `launcher` script: handlers for signals first, since one may come any time."""
 
 import os
+import signal
 import sys
 
 from launcher import signals
@@ -15,6 +16,8 @@ def main() -> None:
         from launcher.help import print_help
 
         return print_help()
+    if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what only prints ends with its reader
     from launcher.cli import main as run
 
     try:

@@ -1,7 +1,6 @@
 """The command line: Hydra's, with every error of a configuration as a sentence and exit code 2."""
 
 import os
-import signal
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -38,8 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = read(given)
         sys.argv[1:] = _in_order(given, arguments)
-        if arguments.cfg or arguments.info:
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what only prints ends with its reader
         with _mode_known(arguments):
             hydra.main(config_path(), "config", composition.VERSION_BASE)(task)()
     except TrainingError:
