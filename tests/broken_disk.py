@@ -18,7 +18,7 @@ class BrokenDisk(BaseHook):
     """In the saves of some steps an os call on a file or folder of the checkpoint does not do its work.
 
     Args:
-        how: the name of an error (EIO), "hang", or seconds to wait before it is done.
+        how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to wait before it is done.
         rank: on this rank alone; None: on all.
     """
 
@@ -43,6 +43,8 @@ class BrokenDisk(BaseHook):
     def _fail(self, path: str) -> None:
         if self.how == "hang":
             threading.Event().wait()
+        elif self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         elif isinstance(self.how, str):
             number = getattr(errno, self.how)
             raise OSError(number, os.strerror(number), path)

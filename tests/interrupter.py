@@ -12,10 +12,20 @@ from launcher import BaseHook
 
 
 class Interrupter(BaseHook):
-    """Sends `signum` to the whole process group, or to this process alone, when `step` reaches `moment`."""
+    """Sends `signum` to the whole process group, or to this process alone, when `step` reaches `moment`; on each rank,
+    or on one."""
 
-    def __init__(self, step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True):
+    def __init__(
+        self,
+        step: int,
+        moment: str = "after_step",
+        signum: str = "SIGTERM",
+        group: bool = True,
+        rank: int | None = None,
+    ):
         self.step, self.moment, self.signum, self.group = step, moment, signal.Signals[signum], group
+        if rank not in (None, int(os.environ.get("RANK", "0"))):
+            self.step = -1
 
     def _at(self, trainer: Any, moment: str) -> None:
         if trainer.step != self.step or moment != self.moment:

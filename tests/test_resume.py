@@ -1,12 +1,13 @@
 """A run that is stopped and goes on ends as one that never was: to the bit."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from runner import final_state, interrupt, launch, metrics, record, run_folder, stop_at
+from runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, stop_at
 
 TINY_GPT = (
     "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "data.seq_len=16",
@@ -72,6 +73,36 @@ def test_a_signal_at_any_moment_is_honoured(tmp_path: Path, step: int, moment: s
     assert launch(tmp_path, *COMMON, *DIGITS).returncode == 0
     assert record(tmp_path)["state"] == "completed"
     assert len(record(tmp_path)["attempts"]) == (1 if code == 0 else 2)
+
+
+AT_IMPORT = """
+import importlib.abc, os, signal, sys
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
+    stopped = launch(tmp_path / "outputs", *COMMON, *DIGITS)
+    assert stopped.returncode == 128 + signal.SIGTERM and "Traceback" not in stopped.output, stopped.output
+    now = record(tmp_path / "outputs")
+    assert (now["state"], now["step"]) == ("preempted", 0)
+
+
+def test_a_signal_while_the_model_is_compiled(tmp_path: Path) -> None:
+    compiled = (*COMMON, *DIGITS, "trainer.compile={backend: aot_eager}")
+    stopped = launch(tmp_path, *compiled, *stop_at(1, "forward", group=False))
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    assert record(tmp_path)["step"] == 1
 
 
 def test_a_signal_from_outside(tmp_path: Path) -> None:

@@ -277,6 +277,31 @@ def test_ranks_agree(tmp_path: Path) -> None:
     assert record(tmp_path)["attempts"][-1]["start_step"] == found[-1]
 
 
+@pytest.mark.parametrize(("call", "rank"), [("open", 1), ("write", 1), ("fsync", 1), ("fsync", 0), ("rename", 0)])
+def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str, rank: int) -> None:
+    """All end; the checkpoint before is whole, and the next attempt goes on from it."""
+    killed = launch(tmp_path, *TWO, broken([20], call=call, how="kill", rank=rank))
+    assert killed.returncode == 1 and f"Rank {rank} of 2 failed" in killed.output, killed.output
+    assert steps(tmp_path) == [10]
+    verify(run_folder(tmp_path) / "checkpoints" / "step-00000010")
+    again = launch(tmp_path, *TWO)
+    assert again.returncode == 0, again.output
+    assert record(tmp_path)["attempts"][-1]["start_step"] == 10
+    assert final_state(tmp_path) == final_state(two_whole) and metrics(tmp_path) == metrics(two_whole)
+
+
+TWO = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.asynchronous=false")
+
+
+@pytest.fixture(scope="module")
+def two_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks that nothing disturbs."""
+    outputs = tmp_path_factory.mktemp("two")
+    done = launch(outputs, *TWO)
+    assert done.returncode == 0, done.output
+    return outputs
+
+
 # ---------------------------------------------------------------------------------------------------------- retention
 def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)

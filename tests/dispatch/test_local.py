@@ -47,6 +47,19 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -
     assert "[rank 1]" not in command.output, "only rank 0 has the screen"
 
 
+@pytest.mark.parametrize("moment", ["forward", "backward", "optimizer"])
+def test_one_rank_hears_of_it_in_the_middle_of_a_step(tmp_path: Path, moment: str) -> None:
+    stop = f"+tracker.interrupter={{_target_:interrupter.Interrupter,step:4,moment:{moment},group:false,rank:1}}"
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, stop) as command:
+        assert command.wait() == 128 + signal.SIGTERM, command.output
+    step = (
+        5 if moment == "optimizer" else 4
+    )  # beside the optimizer the ranks have begun to agree: it counts at the next
+    assert record(tmp_path)["step"] == step
+    checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
+    assert verify(checkpoint).world_size == 2 and checkpoint.name == f"step-{step:08d}"
+
+
 def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
     overrides = (
         *TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8", "hooks.logging.interval=3",
