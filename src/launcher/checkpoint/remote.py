@@ -83,8 +83,9 @@ class RemoteStore(CheckpointStore):
             if is_best:
                 self.fs.pipe_file(f"{self.home}/{BEST}", step_name(step).encode())
             best = self._best()
-            old = retention.to_remove(self.remote_steps(), step, () if best is None else (best,))
-            for name in [name for at, name in self._listed() if at in old]:
+            there = self._listed()
+            old = retention.to_remove({at for at, _ in there}, step, () if best is None else (best,))
+            for name in [name for at, name in there if at in old]:
                 self._remove(name)
             for _, name in self._listed(complete=False):  # an upload that was never finished
                 self.fs.rm(f"{self.home}/{name}", recursive=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import distributed
+from launcher.checkpoint.files import fsync_file
 from launcher.hooks.base import BaseHook, Records
 from launcher.nested import flatten, to_numbers
 
@@ -117,11 +118,7 @@ def append(path: Path, data: bytes) -> None:
 def sync(path: Path) -> None:
     """Lines are small and the disk may be slow or broken: one that cannot be synced is no reason to stop."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fsync_file(path)
     except OSError as error:
         logger.warning("%s could not be synced: %s", path, error)
 
