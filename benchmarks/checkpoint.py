@@ -39,8 +39,8 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.distributed import Ranks
 from launcher.hooks.base import BaseHook
+from launcher.run.ranks import Ranks
 from launcher.strategies.native import NativeStrategy
 
 WIDTH = 1024
@@ -140,9 +140,9 @@ class Ours(Contender):
 
 
 def _strategy(training: Training) -> NativeStrategy:
-    from launcher.precision import Precision
-    from launcher.state import StepPlan
+    from launcher.optim.precision import Precision
     from launcher.strategies.adopted import AdoptedStrategy
+    from launcher.strategies.step import StepPlan
 
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     precision, device = Precision("fp32"), torch.device("cpu")

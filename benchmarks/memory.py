@@ -59,10 +59,10 @@ def measure(folder: Path) -> dict[str, Any]:
     import torch._dynamo  # what strategies import when they are built is no memory of the model's
     import torch.distributed.fsdp
 
-    from launcher import composition
-    from launcher.folder import RunFolder
+    from launcher.config.compose import compose
     from launcher.hooks.base import BaseHook
-    from launcher.run import build_trainer
+    from launcher.run.folder import RunFolder
+    from launcher.train.build import build_trainer
 
     class Gradients(BaseHook):
         bytes = 0
@@ -72,7 +72,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     overrides = json.loads((folder / "overrides.json").read_text())
-    config = composition.compose(overrides)
+    config = compose(overrides)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
     gradients = Gradients()

@@ -1,13 +1,18 @@
 """Which tests stay together when processes share them (`pytest -n 2 --dist loadgroup`), and what they inherit."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from support.paths import TESTS
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background: the runs under test hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ["PYTHONPATH"] = str(TESTS)  # the processes under test import their hooks from `support`
 
 
 @pytest.hookimpl(tryfirst=True)

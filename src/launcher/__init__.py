@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from launcher.hooks.jsonl import JsonlHook as JsonlHook
     from launcher.hooks.logging import LoggingHook as LoggingHook
     from launcher.hooks.progress import ProgressHook as ProgressHook
-    from launcher.nested import key_average as key_average
-    from launcher.nested import map_nested_tensor as map_nested_tensor
-    from launcher.trainer import BaseTrainer as BaseTrainer
-    from launcher.trainer import LossNoneWarning as LossNoneWarning
-    from launcher.trainer import Trainer as Trainer
+    from launcher.hooks.records import key_average as key_average
+    from launcher.hooks.records import map_nested_tensor as map_nested_tensor
+    from launcher.train.trainer import BaseTrainer as BaseTrainer
+    from launcher.train.trainer import LossNoneWarning as LossNoneWarning
+    from launcher.train.trainer import Trainer as Trainer
 
 _MODULES = {
-    "BaseTrainer": "trainer", "Trainer": "trainer", "LossNoneWarning": "trainer",
+    "BaseTrainer": "train.trainer", "Trainer": "train.trainer", "LossNoneWarning": "train.trainer",
     "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
-    "map_nested_tensor": "nested", "key_average": "nested",
+    "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
 }  # fmt: skip
 __all__ = list(_MODULES)
 

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from launcher import signals
+from launcher.run import signals
 
 
 def main() -> None:
@@ -13,12 +13,12 @@ def main() -> None:
     if os.getcwd() not in sys.path:  # as `python -m` has it: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if {"-h", "--help"} & set(sys.argv[1:]):
-        from launcher.help import print_help
+        from launcher.cli.help import print_help
 
         return print_help()
     if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what only prints ends with its reader
-    from launcher.cli import main as run
+    from launcher.cli.main import main as run
 
     try:
         return run()

@@ -1,6 +1,6 @@
 """Bounded types for constructor signatures.
 
-A constructor's signature is its configuration schema (see `launcher.signatures`), so bounds are written where the
+A constructor's signature is its configuration schema (see `launcher.config.signature`), so bounds are written where the
 argument is: `lr: PositiveFloat`. Nothing heavy is imported here.
 """
 

@@ -1,6 +1,6 @@
 """Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `hydra/launcher=dispatch`.
 
-Hydra imports this in every application of the environment, so the work is in `launcher.sweep`, imported on
+Hydra imports this in every application of the environment, so the work is in `launcher.cli.sweep`, imported on
 use.
 """
 
@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from launcher.sweep import SweepJob
+    from launcher.cli.sweep import SweepJob
 
 
 @dataclass
@@ -44,7 +44,7 @@ class DispatchLauncher(Launcher):
         self.config, self.context, self.task = config, hydra_context, task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from launcher.sweep import check_jobs, run_jobs
+        from launcher.cli.sweep import check_jobs, run_jobs
 
         assert self.config is not None and self.context is not None and self.task is not None
         setup_globals()
@@ -60,7 +60,8 @@ class GridSweeper(BasicSweeper):
     first starts or anything is written, and a job that fails stops no other."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from launcher.sweep import check_jobs, conclude, expand
+        from launcher.cli.sweep import check_jobs, conclude
+        from launcher.config.grid import expand
 
         assert self.config is not None and self.launcher is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader

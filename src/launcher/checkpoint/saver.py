@@ -19,8 +19,8 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
-from launcher.deadline import progress
-from launcher.distributed import Ranks, maximum, world_size
+from launcher.run.deadline import progress
+from launcher.run.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import Part
 
 

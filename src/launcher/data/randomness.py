@@ -44,7 +44,7 @@ def restore(state: State) -> None:
 def isolated(function: Callable[[], T]) -> T:
     """`function()`; whatever it draws or seeds leaves the generators outside as they were.
 
-    A signal may end a wait for data with an exception at any instruction (`launcher.signals.waiting`), once: hence no
+    A signal may end a wait for data with an exception at any instruction (`run.signals.waiting`), once: hence no
     context manager, whose own code it could hit, and the second `restore`.
     """
     outside = capture()

@@ -1,19 +1,21 @@
-"""Freeze the configuration of a job that a script submitted: `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
+"""Freeze the configuration of a job that a script submitted:
+`python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
 
-The run's folder is written into FILE, for `launcher.dispatch.node` to run what lies there; nothing is written for a run
-that is complete already.
+The run's folder is written into FILE, for `launcher.dispatch.slurm_task` to run. Nothing is written for a run that is
+already complete.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from launcher import composition, schema
-from launcher.cli import explain, report
+from launcher.config import schema
+from launcher.config.compose import compose
+from launcher.config.explain import explain, report
+from launcher.config.resolve import plain_hydra
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
-from launcher.provenance import slurm_job_id
-from launcher.resolution import plain_hydra
+from launcher.run.folder import RunFolder
+from launcher.run.provenance import slurm_job_id
 from launcher.slurm.submission import freeze, standing, write_tickets
 
 
@@ -41,7 +43,7 @@ def prepare(overrides: list[str]) -> Path | None:
     Raises:
         ConfigError: the configuration is at fault, or a process is on the run.
     """
-    config = composition.compose(overrides)
+    config = compose(overrides)
     plain = schema.validate(config)
     folder = RunFolder(Path(plain["run"]["dir"]).absolute())
     taken = standing(folder, {})

@@ -9,19 +9,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from launcher import signals
-from launcher.dispatch import grace as end_by_force
+from launcher.dispatch import forced_exit as end_by_force
 from launcher.dispatch.environment import join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
-from launcher.record import RunRecord
+from launcher.run import signals
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
 """What makes no use of a second rank: `nproc=auto` starts none for it."""
-COMMAND = (sys.executable, "-m", "launcher.dispatch.worker")
+COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 
 

@@ -9,13 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
-from launcher.dispatch import snapshot
-from launcher.dispatch.sbatch import Script, findings, import_submitit, seconds
+from launcher.config.resolve import plain_hydra, resolve
 from launcher.dispatch.submitted import Run, report, result
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
-from launcher.resolution import plain_hydra, resolve
-from launcher.slurm import scheduler, submission
+from launcher.run.folder import RunFolder
+from launcher.slurm import scheduler, snapshot, submission
+from launcher.slurm.sbatch import Script, findings, import_submitit, seconds
 from launcher.types import NonNegativeInt, PositiveInt
 
 WRITERS = 8
@@ -23,7 +22,7 @@ WRITERS = 8
 
 
 class Job(Protocol):
-    """One job of a sweep, see `launcher.sweep.SweepJob`."""
+    """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
 
     overrides: list[str]
     plain: dict[str, Any]
@@ -35,7 +34,7 @@ class Job(Protocol):
 
 class SlurmDispatch:
     """Each run is a job of its own, a sweep an array. A job that SLURM preempts, times out or requeues goes on with its
-    run from the checkpoint it saves then (see `launcher.dispatch.requeue`).
+    run from the checkpoint it saves then (see `launcher.slurm.requeue`).
 
     Args:
         nodes: machines of one run.

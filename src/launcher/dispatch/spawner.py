@@ -5,7 +5,7 @@ as long as their saving takes. The ranks inherit the block and lift it when thei
 comes while they start is kept for them. Should this process be killed, the kernel sends them a SIGTERM.
 
 Failure: the first rank to end badly ends all. The others get a SIGTERM, and a SIGKILL after a grace. Of a signal after
-which nothing goes on each rank takes care itself (`launcher.deadline`), and is such a failure then.
+which nothing goes on each rank takes care itself (`launcher.run.deadline`), and is such a failure then.
 """
 
 import json
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import signals
+from launcher.run import signals
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the ranks that are left when one has failed."""
@@ -37,7 +37,7 @@ class Rank:
     number: int
     process: subprocess.Popen[bytes]
     told: dict[str, Any] = field(default_factory=dict)
-    """What it wrote of its end (see `launcher.dispatch.worker`); empty if it died without a word."""
+    """What it wrote of its end (see `launcher.dispatch.rank`); empty if it died without a word."""
     ended: float | None = None
     put_down: bool = False
     """We ended it, since another had failed."""

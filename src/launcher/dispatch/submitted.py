@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from launcher.folder import RunFolder
+from launcher.run.folder import RunFolder
 
 SHOWN = 20
 """So many submitted runs are named one by one."""

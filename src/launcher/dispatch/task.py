@@ -5,9 +5,10 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from launcher import schema, signals
+from launcher.config import schema
 from launcher.dispatch.environment import join_ranks
-from launcher.dispatch.requeue import guarded
+from launcher.run import signals
+from launcher.slurm.requeue import guarded
 
 
 def task(config: DictConfig) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from launcher import signals
-from launcher.console import console
 from launcher.dispatch.submitted import Run, result
+from launcher.run import signals
+from launcher.run.logs import console
 from launcher.runs import find, listing, show
 from launcher.slurm import scheduler
 

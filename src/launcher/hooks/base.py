@@ -2,17 +2,35 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from launcher.state import TrainState
 from launcher.strategies.base import Strategy
 
 Records = dict[str, Any]
 """Nested dicts of numbers or 0-d tensors."""
+
+
+@dataclass
+class TrainState:
+    """Where a run stands at a step boundary. Every counter counts optimizer steps."""
+
+    step: int = 0
+    """The last begun step; incremented before a step, so hooks see 1 in the first."""
+    skipped_steps: int = 0
+    """Steps whose update was left out for a non-finite gradient, over the whole run."""
+    skipped_in_row: int = 0
+    epoch: int = 0
+    """Passes over a finite user loader; our own loader counts samples instead."""
+    stop_reason: str | None = None
+    """Set by a hook (early stopping) to end training after the present step as if it were the last."""
+
+    def stop(self, reason: str) -> None:
+        self.stop_reason = reason
 
 
 class TrainerView(Protocol):

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Literal
 
-from launcher.nested import flatten
+from launcher.hooks.records import flatten
 
 
 class Best:

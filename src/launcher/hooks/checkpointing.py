@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import deadline, distributed, signals
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, verify
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
@@ -16,7 +15,8 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.best import Best
-from launcher.seeding import fresh_rng, rng_state
+from launcher.run import deadline, ranks, signals
+from launcher.run.rng import fresh_rng, rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
@@ -32,7 +32,7 @@ class CheckpointingHook(BaseHook):
             checkpoint is copied, and from which one is fetched that is not in `checkpoints` here.
         load: "auto" or "latest": go on from the newest whole checkpoint, if there is one; "must": there has to be one;
             "never": refuse to start over one; None: do not look; else the folder of a checkpoint.
-        exit_signals: handled by this hook too, by name or number; None: those that `launcher.signals.install` was told,
+        exit_signals: handled by this hook too, by name or number; None: those that `run.signals.install` handles,
             if any.
         exit_code: "128+signal" or a number.
         exit_wait: seconds (or a timedelta) to wait before leaving, for a scheduler that is to see a time-out.
@@ -112,7 +112,7 @@ class CheckpointingHook(BaseHook):
                 choice = (None if found is None else str(found), None)
             except (ConfigError, CorruptCheckpoint, OSError) as error:
                 choice = (None, str(error))
-        path, problem = distributed.broadcast(choice)
+        path, problem = ranks.broadcast(choice)
         if problem is not None:
             raise ConfigError(problem)
         return None if path is None else Path(path)
@@ -129,7 +129,7 @@ class CheckpointingHook(BaseHook):
             self._restore(trainer, StoredCheckpoint(path))
         except CorruptCheckpoint as error:
             problem = str(error)
-        problems = [found for found in distributed.all_gather(problem) if found is not None]
+        problems = [found for found in ranks.all_gather(problem) if found is not None]
         if not problems:
             return True
         if self.load not in ("latest", "auto", "must"):

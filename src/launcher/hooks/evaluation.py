@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from launcher import distributed, signals
 from launcher.hooks.base import BaseHook, Records
-from launcher.nested import flatten
-from launcher.seeding import isolated_rng
+from launcher.hooks.records import flatten
+from launcher.run import ranks, signals
+from launcher.run.rng import isolated_rng
 from launcher.types import NonNegativeInt
 
 
@@ -108,7 +108,7 @@ def evaluate(
         return None
     finally:
         model.train(was_training)
-    totals = distributed.all_gather(({k: float(v) for k, v in sums.items()}, count))
+    totals = ranks.all_gather(({k: float(v) for k, v in sums.items()}, count))
     samples = sum(n for _, n in totals)
     if not samples:
         raise ValueError("The held-out data gave no batch with a loss.")
@@ -131,10 +131,10 @@ def _in_step(batches: Iterable[Any], max_batches: int | None) -> Iterator[tuple[
     while True:
         found = next(source, None) if max_batches is None or seen < max_batches else None
         mine = _SIGNAL if signals.received() else _GOING if found is not None else _DONE if seen else _NOTHING
-        every = distributed.maximum(mine)
+        every = ranks.maximum(mine)
         if every == _SIGNAL:
             raise signals.Interrupted
-        if every == _DONE or (every == _NOTHING and distributed.world_size() == 1):
+        if every == _DONE or (every == _NOTHING and ranks.world_size() == 1):
             return
         if every == _NOTHING:
             raise ValueError("The held-out data gave some rank no batch: there are fewer than ranks.")

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from launcher import distributed
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
+from launcher.run import ranks
 from launcher.strategies.weights import model_tensors
 
 
@@ -33,7 +33,7 @@ class InitFromHook(BaseHook):
 
     def on_start(self, trainer: Any) -> None:
         own = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
-        if distributed.broadcast(bool(own.steps_with_broken())):
+        if ranks.broadcast(bool(own.steps_with_broken())):
             return
         names = model_tensors(trainer.model)
         weights = Renamed(open_weights(self.source, self.outputs), names)

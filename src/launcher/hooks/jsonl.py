@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import distributed
 from launcher.checkpoint.files import fsync_file
 from launcher.hooks.base import BaseHook, Records
-from launcher.nested import flatten, to_numbers
+from launcher.hooks.records import flatten, to_numbers
+from launcher.run import ranks
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class JsonlHook(BaseHook):
         self._writes = True
 
     def on_start(self, trainer: Any) -> None:
-        self._writes = distributed.rank() == 0
+        self._writes = ranks.rank() == 0
         self.path = (trainer.workspace or Path()) / self.path
         if self._writes:
             self.path.parent.mkdir(parents=True, exist_ok=True)

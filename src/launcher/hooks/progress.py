@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from launcher import distributed
+from launcher.hooks.records import format_records
 from launcher.hooks.stats import Stats, StatsHook
-from launcher.nested import format_records
+from launcher.run import ranks
 from launcher.types import PositiveInt
 
 
@@ -42,7 +42,7 @@ class ProgressHook(StatsHook):
     def on_before_train(self, trainer: Any) -> None:
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
-        self._shows = distributed.rank() == 0
+        self._shows = ranks.rank() == 0
         if self._shows and (sys.stdout.isatty() if self.live is None else self.live):
             self._bar = _Bar(trainer.step, trainer.max_steps)
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
@@ -96,7 +96,7 @@ class _Bar:
     def __init__(self, step: int, max_steps: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # 0.1 s, on a terminal alone
 
-        from launcher.console import console
+        from launcher.run.logs import console
 
         self._progress = Progress(
             BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[line]}"), console=console()

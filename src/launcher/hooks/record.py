@@ -5,11 +5,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from launcher.config.identity import drift
 from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.identity import drift
-from launcher.nested import flatten
-from launcher.record import RunRecord
+from launcher.hooks.records import flatten
+from launcher.run.record import RunRecord
 
 
 class RecordHook(BaseHook):

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from launcher import distributed
 from launcher.hooks.base import BaseHook, Records
-from launcher.nested import key_average, to_numbers
+from launcher.hooks.records import key_average, to_numbers
+from launcher.run import ranks
 from launcher.types import PositiveInt
 
 
@@ -90,8 +90,8 @@ class StatsHook(BaseHook):
             # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
             "records": key_average([to_numbers(records) for records in self._records]),
         }
-        if self.sync and distributed.world_size() > 1:
-            values = _over_ranks(distributed.all_gather(values))
+        if self.sync and ranks.world_size() > 1:
+            values = _over_ranks(ranks.all_gather(values))
         return Stats(
             steps, values["loss"], values["grad_norm"], values["step_time"], values["data_time"], values["retries"],
             values["memory"], values["records"], dict(self.learning_rates),

@@ -7,16 +7,16 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from launcher import signals
 from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.console import setup_logging
-from launcher.distributed import Ranks, maximum, on_main
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
 from launcher.hooks.evaluation import evaluate
-from launcher.run import build_trainer, logger
+from launcher.run import signals
+from launcher.run.folder import RunFolder
+from launcher.run.logs import setup_logging
+from launcher.run.ranks import Ranks, maximum, on_main
+from launcher.train.build import build_trainer, logger
 
 
 class EvaluateJob:

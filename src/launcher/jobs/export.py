@@ -8,12 +8,12 @@ from omegaconf import DictConfig
 from launcher.checkpoint.files import fsync_folder
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
-from launcher.console import setup_logging
-from launcher.distributed import Ranks
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
 from launcher.jobs.evaluate import find_checkpoint
-from launcher.run import logger, resolved_yaml
+from launcher.run.folder import RunFolder
+from launcher.run.logs import setup_logging
+from launcher.run.ranks import Ranks
+from launcher.train.build import logger, resolved_yaml
 
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

@@ -11,17 +11,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from launcher import deadline, signals
-from launcher.console import setup_logging
-from launcher.distributed import Ranks, broadcast, on_main, tell_failure, told_failure
 from launcher.errors import ConfigError, config_error
-from launcher.folder import RunFolder
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.record import RecordHook
-from launcher.lock import RunLock, held_here, refusal
-from launcher.record import RunRecord
-from launcher.run import build_trainer, code_state, logger, resolved_yaml
-from launcher.trainer import Trainer
+from launcher.run import deadline, signals
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock, held_here, refusal
+from launcher.run.logs import setup_logging
+from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
+from launcher.run.record import RunRecord
+from launcher.train.build import build_trainer, code_state, logger, resolved_yaml
+from launcher.train.trainer import Trainer
 
 
 class TrainJob:

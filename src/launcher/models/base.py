@@ -42,7 +42,7 @@ class Model(nn.Module, ABC):
     def shard_units(self) -> list[nn.Module]:
         """The repeated blocks, outermost first: what is sharded, gathered and recomputed as one.
 
-        Their matrices are the model's hidden weights (see `launcher.optimizers.muon`).
+        Their matrices are the model's hidden weights (see `launcher.optim.optimizers.muon`).
         """
 
 

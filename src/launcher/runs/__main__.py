@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.runs import cancel, digest, list_checkpoints, listing, logs, retry, show, verify
-from launcher.wording import hint
 
 VERBS = {
     "list": listing, "show": show, "logs": logs, "cancel": cancel, "retry": retry,

@@ -6,8 +6,8 @@ import signal
 import sys
 
 from launcher.errors import ConfigError
-from launcher.lock import held_here
-from launcher.record import RunRecord
+from launcher.run.lock import held_here
+from launcher.run.record import RunRecord
 from launcher.runs.compare import select
 from launcher.runs.find import Run, ask_queue, find_runs
 from launcher.slurm import scheduler

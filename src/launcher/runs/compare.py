@@ -4,9 +4,9 @@ from collections import defaultdict
 
 import yaml
 
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.runs.find import LOADER, Run
-from launcher.wording import hint
 
 OWN = ("state", "name", "id")  # what a filter may name beside keys of the configuration
 TAG = "run.tag"

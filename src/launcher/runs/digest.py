@@ -5,9 +5,9 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.runs.find import Run, find_run
-from launcher.wording import hint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
+from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
-from launcher.lock import is_held
-from launcher.record import read_record
+from launcher.run.folder import RunFolder
+from launcher.run.lock import is_held
+from launcher.run.record import read_record
 from launcher.slurm.scheduler import QueuedJob, queue
 from launcher.slurm.submission import ticket
-from launcher.wording import hint, nearest
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -12,7 +12,7 @@ from rich.text import Text
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
 from launcher.runs.find import Run, find_run
-from launcher.runs.words import Page, duration, size
+from launcher.runs.format import Page, duration, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from launcher.runs.compare import differences, select
 from launcher.runs.find import Run, ask_queue, began, find_runs
-from launcher.runs.words import Page, duration, number, progress, seconds_of
+from launcher.runs.format import Page, duration, number, progress, seconds_of
 
 COLORS = {
     "running": "green",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from launcher.runs.compare import is_group
 from launcher.runs.find import Run, find_run
-from launcher.runs.words import Page, best, duration, local_time, number, progress, seconds_of, size
+from launcher.runs.format import Page, best, duration, local_time, number, progress, seconds_of, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

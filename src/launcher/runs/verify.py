@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, faults
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, REPLACED, TEMPORARY, CheckpointStore
 from launcher.runs.find import Run, find_run
-from launcher.runs.words import Page, size
+from launcher.runs.format import Page, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from launcher import signals
+from launcher.run import signals
 
 TIMEOUT = 20.0
 """Seconds for one call; SLURM's own commands give up after MessageTimeout, 10 s by default."""

@@ -20,9 +20,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.errors import ConfigError
-from launcher.folder import RunFolder
-from launcher.lock import is_held
-from launcher.record import RunRecord, iso, replace_file
+from launcher.run.folder import RunFolder
+from launcher.run.lock import is_held
+from launcher.run.record import RunRecord, iso, replace_file
 from launcher.slurm.scheduler import QueuedJob
 
 FROZEN, TICKET, RUNS = "submission.json", "slurm.json", "runs.txt"

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.distributed import Ranks, rank, world_size
-from launcher.precision import Precision
-from launcher.state import StepPlan
+from launcher.optim.precision import Precision
+from launcher.run.ranks import Ranks, rank, world_size
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.native import NativeStrategy
+from launcher.strategies.step import StepPlan
 
 
 class AdoptedStrategy(NativeStrategy):

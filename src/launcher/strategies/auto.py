@@ -1,6 +1,6 @@
 """strategy=auto: what suits the number of ranks."""
 
-from launcher.distributed import Ranks
+from launcher.run.ranks import Ranks
 from launcher.strategies.base import Strategy
 
 

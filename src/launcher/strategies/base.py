@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from launcher.distributed import Ranks
-from launcher.precision import Precision
-from launcher.state import StepPlan, StepResult
+from launcher.optim.precision import Precision
+from launcher.run.ranks import Ranks
+from launcher.strategies.step import StepPlan, StepResult
 
 NULL = nullcontext()
 BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]

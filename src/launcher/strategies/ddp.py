@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher import distributed
-from launcher.precision import Precision
-from launcher.state import StepPlan
+from launcher.optim.precision import Precision
+from launcher.run import ranks
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.native import NativeStrategy
+from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat
 
 
@@ -54,7 +54,7 @@ class DdpStrategy(NativeStrategy):
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
-        distributed.join(self.device, self.timeout)
+        ranks.join(self.device, self.timeout)
         return self.device
 
     def prepare(

@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher import distributed
 from launcher.errors import ConfigError
-from launcher.precision import Precision
-from launcher.state import StepPlan
+from launcher.optim.precision import Precision
+from launcher.run import ranks
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import copy_piece
+from launcher.strategies.step import StepPlan
 from launcher.strategies.units import shard_units
 from launcher.strategies.weights import draw
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
@@ -86,7 +86,7 @@ class FsdpStrategy(NativeStrategy):
             raise ConfigError(
                 f"strategy.replicate={self.replicate}: does not divide the {world} ranks; take a divisor of {world}."
             )
-        distributed.join(self.device, self.timeout)
+        ranks.join(self.device, self.timeout)
         replicas = world if self.sharding == "no_shard" else self.replicate
         from torch.distributed.device_mesh import init_device_mesh
 

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from launcher import distributed
-from launcher.device import get_device
-from launcher.distributed import Ranks
-from launcher.precision import Precision
-from launcher.state import DeferredFlag, StepPlan, StepResult
+from launcher.optim.precision import Precision
+from launcher.run import ranks
+from launcher.run.device import get_device
+from launcher.run.ranks import Ranks
 from launcher.strategies.base import Part, Saved, Snapshot, Strategy
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import owned, whole
+from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import build, load_model_tensors, model_tensors
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
@@ -154,4 +154,4 @@ class NativeStrategy(Strategy):
         return weights if self.ranks.is_main else None
 
     def teardown(self) -> None:
-        distributed.leave()
+        ranks.leave()

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from launcher.distributed import Ranks
 from launcher.errors import ConfigError
-from launcher.precision import Precision
-from launcher.state import StepPlan
+from launcher.optim.precision import Precision
+from launcher.run.ranks import Ranks
 from launcher.strategies.base import BuildOptimizer
 from launcher.strategies.native import NativeStrategy
+from launcher.strategies.step import StepPlan
 
 
 class NoStrategy(NativeStrategy):

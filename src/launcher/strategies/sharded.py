@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from launcher.distributed import Ranks
+from launcher.run.ranks import Ranks
 from launcher.strategies.base import Part, Saved
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher import distributed
 from launcher.errors import TrainingError
-from launcher.seeding import restore_rng, rng_state
+from launcher.run import ranks
+from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.base import Saved
 from launcher.strategies.sharded import read_into
 
@@ -143,9 +143,9 @@ def draw(build_model: Callable[[], nn.Module], context: AbstractContextManager[A
 def same_draws() -> Iterator[None]:
     """Inside, every rank draws rank 0's random numbers. Ranks other than 0 go on afterwards as if nothing had been."""
     own = rng_state()
-    restore_rng(distributed.broadcast(own))
+    restore_rng(ranks.broadcast(own))
     try:
         yield
     finally:
-        if distributed.rank() != 0:
+        if ranks.rank() != 0:
             restore_rng(own)

@@ -1,0 +1,1 @@
+"""The command line: Hydra's, with every fault of a configuration in one sentence."""

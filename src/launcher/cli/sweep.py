@@ -1,0 +1,181 @@
+"""A sweep: its jobs, all checked before the first starts, then run one after the other.
+
+The plugins in `hydra_plugins.launcher_dispatch` call this. How the jobs are run is the dispatch's to say:
+one with a method `sweep(jobs, task) -> Sequence[JobReturn]` gets the whole list (an array of jobs on a
+cluster); without one they run here, in turn.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.utils import JobReturn, JobStatus, run_job
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from launcher.cli.composer import Composer, parsed_once
+from launcher.config.identity import drift
+from launcher.config.schema import validate
+from launcher.errors import ConfigError, TrainingError
+from launcher.run import signals
+
+
+@dataclass
+class SweepJob:
+    """One job of a sweep."""
+
+    index: int
+    overrides: list[str]
+    composer: Composer
+    common: frozenset[str] = frozenset()
+    """Overrides that all jobs share; a label leaves them out."""
+    plain: dict[str, Any] = field(default_factory=dict)
+    """The resolved configuration, without Hydra's node; empty for a job at fault."""
+    hydra: dict[str, Any] = field(default_factory=dict)
+    """Hydra's node, interpolations as they are written."""
+
+    @property
+    def config(self) -> DictConfig:
+        """Composed when asked for: a thousand of them would fill the memory."""
+        return self.composer.compose(self.overrides, self.index)
+
+    @property
+    def run(self) -> str:
+        """`<run.name>/<run.id>`"""
+        return f"{self.plain['run']['name']}/{self.plain['run']['id']}"
+
+    @property
+    def label(self) -> str:
+        shown = [one for one in self.overrides if one not in self.common and not one.startswith("hydra.")]
+        return " ".join([f"[{self.index}]", self.run, *shown])
+
+
+def check_jobs(
+    loader: ConfigLoader, master: DictConfig, overrides: Sequence[Sequence[str]], first_index: int = 0
+) -> list[SweepJob]:
+    """The jobs of a sweep, each one composed and validated.
+
+    Raises:
+        ConfigError: with the sentences of all jobs, or for two jobs that are the same run.
+        hydra.errors.HydraException: some overrides do not compose.
+    """
+    composer = Composer(loader, master)
+    common = frozenset.intersection(*map(frozenset, overrides)) if len(overrides) > 1 else frozenset[str]()
+    jobs: list[SweepJob] = []
+    faults: list[str] = []
+    runs: dict[str, SweepJob] = {}
+    with parsed_once():
+        for index, given in enumerate(overrides, first_index):
+            job = SweepJob(index, list(given), composer, common=common)
+            jobs.append(job)
+            if found := _check(job):
+                faults += found
+            elif (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
+                faults.append(_same_run(twin, job))
+    if faults:
+        raise ConfigError(*dict.fromkeys(faults))
+    return jobs
+
+
+def _check(job: SweepJob) -> list[str]:
+    """Compose and validate a job; what is at fault."""
+    with job.composer.composed(job.overrides, job.index) as found:
+        try:
+            job.plain, job.hydra = validate(found.config), found.hydra
+            return []
+        except ConfigError as error:
+            return error.sentences
+
+
+def _same_run(first: SweepJob, second: SweepJob) -> str:
+    """The sentence that refuses two jobs of one identity, naming what differs and does not count."""
+    keys = [sentence.partition("=")[0].partition(":")[0] for sentence in drift(first.plain, second.plain)]
+    same = f"jobs {first.index} and {second.index} of the sweep are the same run, {second.run}"
+    if not keys:
+        return f"{' '.join(second.overrides)}: {same}; leave one out, or give each its run.tag."
+    return (
+        f"{', '.join(keys)}: {same}, since run.not_identity has it that this does not count; sweep over what "
+        "does, or give each job its run.tag."
+    )
+
+
+def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext) -> Sequence[JobReturn]:
+    """Run the jobs as the dispatch says. A failing job does not stop the others.
+
+    Raises:
+        ConfigError: the jobs do not agree on a dispatch.
+        SystemExit: a signal came; the jobs that were to follow do not start.
+    """
+    if not jobs:
+        return []
+    if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
+        raise ConfigError("dispatch: all jobs of a sweep go one way; sweep over something else.")
+    dispatch = instantiate(jobs[0].plain["dispatch"], _recursive_=False)
+    if hasattr(dispatch, "sweep"):
+        results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
+        return results
+    return _run_in_turn(jobs, task, context)
+
+
+def _run_in_turn(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext) -> list[JobReturn]:
+    results: list[JobReturn] = []
+    for job in jobs:
+        try:
+            signals.check()
+            result = _run(job, task, context)
+        except SystemExit as stop:
+            print(f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started", flush=True)
+            raise stop
+        results.append(result)
+        print(
+            f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(result)}",
+            flush=True,
+        )
+    return results
+
+
+def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
+    """One job through Hydra's own `run_job`; an exit that is not a signal's becomes its result."""
+    try:
+        result = run_job(
+            task_function=task,
+            config=job.config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+            hydra_context=context,
+        )
+    except SystemExit as stop:
+        if isinstance(stop, signals.Stop) or (isinstance(stop.code, int) and stop.code >= 128):
+            raise
+        result = JobReturn(overrides=job.overrides, cfg=job.config)
+        result.status = JobStatus.FAILED if stop.code else JobStatus.COMPLETED
+        result.return_value = stop if stop.code else None
+    if result.status == JobStatus.FAILED and not isinstance(result._return_value, (SystemExit, TrainingError)):
+        traceback.print_exception(result._return_value)
+    return result
+
+
+def reason(result: JobReturn) -> str:
+    """Why a job failed, in a few words."""
+    error = result._return_value
+    if isinstance(error, SystemExit):
+        return f"failed with exit code {error.code}"
+    return f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
+    """Leave with exit code 1 and a table of what failed, if anything did.
+
+    Raises:
+        SystemExit: some job failed.
+    """
+    failed = [(job, result) for job, result in zip(jobs, results, strict=False) if result.status == JobStatus.FAILED]
+    if failed:
+        width = max(len(job.label) for job, _ in failed)
+        lines = [f"  {job.label:<{width}}  {reason(result)}" for job, result in failed]
+        print("\n".join([f"{len(failed)} of {len(jobs)} jobs failed:", *lines]), file=sys.stderr, flush=True)
+        raise SystemExit(1)

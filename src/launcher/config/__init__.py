@@ -1,0 +1,1 @@
+"""Everything that is said of a configuration before torch is imported."""

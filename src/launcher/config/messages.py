@@ -1,0 +1,112 @@
+"""How values, types and near misses are put into the sentences of a ConfigError."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+LIMITS = {
+    Gt: ("gt", "greater than"),
+    Ge: ("ge", "of at least"),
+    Lt: ("lt", "less than"),
+    Le: ("le", "of at most"),
+}
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """A value as one would type it: null, true, 'text', 0.001, [1,2]; cut where it gets long."""
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = repr(value)
+    elif isinstance(value, list):
+        text = f"[{','.join(show(item, limit) for item in value)}]"
+    elif isinstance(value, dict):
+        text = "{" + ",".join(f"{key}:{show(item, limit)}" for key, item in value.items()) + "}"
+    else:
+        text = str(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if any is near: by likeness, else one of which it is a part."""
+    candidates = list(names)
+    folded = {candidate.lower(): candidate for candidate in candidates}
+    close = get_close_matches(name.lower(), folded, n=1)
+    if close:
+        return folded[close[0]]
+    parts = [candidate for candidate in candidates if len(name) > 2 and (name in candidate or candidate in name)]
+    return min(parts, key=len, default=None)
+
+
+def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
+    """`; did you mean X?` or a full stop; `template` says how X is written (`model={}`)."""
+    near = nearest(name, names)
+    return f"; did you mean {template.format(near)}?" if near else "."
+
+
+def describe(annotation: Any) -> str:
+    """A type in words: `int | None` is "a whole number or null"."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        limits = {type(mark): getattr(mark, LIMITS[type(mark)][0]) for mark in bounds(annotation)}
+        if Ge in limits and (Le in limits or Lt in limits):
+            top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
+            return f"{describe(arguments[0])} from {limits[Ge]} {top}"
+        return " ".join([describe(arguments[0]), *(f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items())])
+    if origin in (Union, UnionType):
+        return " or ".join(describe(argument) for argument in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(show(value).strip(chr(39)) for value in arguments)}"
+    kind = origin or annotation
+    if kind is list:
+        return "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
+    if kind is dict:
+        return "a mapping of keys to values"
+    return NOUNS.get(kind, "another type")
+
+
+def bounds(annotation: Any) -> list[Ge | Gt | Le | Lt]:
+    """The limits that an `Annotated` type carries."""
+    return [mark for mark in get_args(annotation)[1:] if type(mark) in LIMITS]
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a plain value is of a type, strictly: no text for a number, no bool or 2.0 for an int.
+
+    Knows the types that `launcher.config.annotations` yields; a whole number passes for a float, as in Python.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return fits(value, arguments[0]) and all(_within(value, mark) for mark in bounds(annotation))
+    if origin in (Union, UnionType):
+        return any(fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
+    kind = origin or annotation
+    if kind is list:
+        return isinstance(value, list) and all(fits(item, kind) for item in value for kind in arguments)
+    if kind is dict:
+        return isinstance(value, dict) and all(fits(item, kind) for item in value.values() for kind in arguments[1:])
+    if kind is float:
+        return type(value) in (int, float)
+    if kind in (None, NoneType):
+        return value is None
+    return type(value) is kind if kind in NOUNS else True
+
+
+def _within(value: Any, mark: Ge | Gt | Le | Lt) -> bool:
+    if value is None:
+        return True
+    if isinstance(mark, Gt):
+        return bool(value > mark.gt)
+    if isinstance(mark, Ge):
+        return bool(value >= mark.ge)
+    if isinstance(mark, Lt):
+        return bool(value < mark.lt)
+    return bool(value <= mark.le)

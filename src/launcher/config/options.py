@@ -1,0 +1,69 @@
+"""Folders of configuration: where they are, and which groups and options lie in them. Imports no Hydra by
+itself."""
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def config_path() -> str:
+    """The repository's `conf/` if this is a checkout, else the copy that the wheel carries, as Hydra writes
+    it."""
+    conf = Path(__file__).resolve().parents[3] / "conf"
+    checkout = Path(__file__).resolve().parents[2].name == "src" and (conf / "config.yaml").is_file()
+    return str(conf) if checkout else "pkg://launcher.conf"
+
+
+def main_folder() -> Traversable:
+    """The folder of `config_path`."""
+    path = config_path()
+    return resources.files(path.removeprefix("pkg://")) if path.startswith("pkg://") else Path(path)
+
+
+def composed_from(config: "DictConfig") -> list[Traversable]:
+    """The folders that Hydra composed a configuration from, its own left out; none if Hydra did not compose
+    it."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    sources = OmegaConf.select(config, "hydra.runtime.config_sources")
+    if sources is None and HydraConfig.initialized():
+        sources = HydraConfig.get().runtime.config_sources
+    folders: list[Traversable] = []
+    for source in sources or ():
+        if source.schema == "file":
+            folders.append(Path(source.path))
+        elif source.schema == "pkg" and source.path.split(".")[0] != "hydra":
+            folders.append(resources.files(source.path))
+    return folders
+
+
+def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:
+    """Each group with its options; those of Hydra itself left out."""
+    names = {one.name for folder in folders for one in folder.iterdir() if one.is_dir() and one.name != "hydra"}
+    found = {name: options(folders, name) for name in sorted(names)}
+    return {name: listed for name, listed in found.items() if listed}
+
+
+def options(folders: Sequence[Traversable], group: str) -> list[str]:
+    """The options of a group."""
+    return sorted({file.name.removesuffix(".yaml") for file in _files(folders, group)})
+
+
+def options_with(folders: Sequence[Traversable], group: str, key: str) -> list[str]:
+    """Those options of a group whose file has a key at its top level."""
+    pattern = re.compile(rf"^{re.escape(key)}\s*:", re.MULTILINE)
+    found = (file for file in _files(folders, group) if pattern.search(file.read_text(encoding="utf-8")))
+    return sorted({file.name.removesuffix(".yaml") for file in found})
+
+
+def _files(folders: Sequence[Traversable], group: str) -> Iterator[Traversable]:
+    for folder in folders:
+        if (folder / group).is_dir():
+            yield from (file for file in (folder / group).iterdir() if file.name.endswith(".yaml"))

@@ -1,0 +1,104 @@
+"""One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by `launcher.dispatch.spawner`.
+
+The folder has `job.yaml`, a configuration that was checked and resolved already. What became of the rank is written to
+`rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed
+(`text`; and `hung_after`, the signal after which nothing went on), and `time` the moment on the machine's monotonic
+clock.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from launcher.dispatch.spawner import JOB
+from launcher.run import deadline, signals
+
+PR_SET_PDEATHSIG = 1
+CLOSING = 10.0
+"""Seconds that a failed rank may take to close what it has open."""
+
+
+def main() -> None:
+    signals.install()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
+    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    folder = Path(sys.argv[1])
+
+    def tell(told: dict[str, Any]) -> None:
+        told["time"] = time.monotonic()
+        (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(told, default=str))
+
+    with deadline.last_words(
+        lambda signum, reason: tell({"kind": "failed", "text": f"{reason}\n", "hung_after": signum})
+    ):
+        told, code = work(folder)
+    signals.ignore()
+    tell(told)
+    sys.stdout.flush()
+    if told["kind"] == "failed":
+        watchdog = threading.Timer(CLOSING, os._exit, (code,))
+        watchdog.daemon = True
+        watchdog.start()
+    sys.exit(code)
+
+
+def work(folder: Path) -> tuple[dict[str, Any], int]:
+    """Do the job; what became of it, and the exit code."""
+    from launcher.config.explain import explain
+
+    try:
+        return {"kind": "done", "value": run(folder / JOB)}, 0
+    except signals.Stop as stop:
+        return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
+    except BaseException as error:
+        if sentences := explain(error):
+            return {"kind": "refused", "sentences": sentences}, 2
+        code = error.code if isinstance(error, SystemExit) else 1
+        if code in (None, 0):
+            return {"kind": "done", "value": None}, 0
+        return {"kind": "failed", "text": traceback.format_exc()}, code if isinstance(code, int) else 1
+
+
+def run(path: Path) -> Any:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from launcher.config import identity  # noqa: F401 - registers the resolvers
+    from launcher.dispatch import forced_exit
+
+    job = OmegaConf.load(path)
+    if job.hydra is not None:
+        HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
+    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
+    forced_exit.arm(config)
+    return instantiate(config.job).run(config)
+
+
+def end_with_parent(parent: int) -> None:
+    """Get a SIGTERM when the command that started us is no more, so that nothing goes on unseen."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

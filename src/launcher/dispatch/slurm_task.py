@@ -1,0 +1,76 @@
+"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER`."""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from launcher.run import signals
+
+
+def main() -> int:
+    """Do the job of the frozen configuration; the exit code that SLURM is to see."""
+    signals.install()
+    if os.getcwd() not in sys.path:  # behind a snapshot of the code, which is on PYTHONPATH
+        sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
+    from launcher.config.explain import explain, report
+    from launcher.run.folder import RunFolder
+
+    folder = RunFolder(Path(sys.argv[1]))
+    try:
+        work(folder)
+        return 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if not isinstance(end, signals.Stop) and code:
+            close(folder, f"ended with exit code {code}")
+        return code
+    except BaseException as error:
+        sentences = explain(error)
+        report(sentences or [traceback.format_exc().rstrip()])
+        close(folder, "; ".join(sentences) or f"{type(error).__name__}: {error}")
+        return 2 if sentences else 1
+    finally:
+        signals.ignore()
+
+
+def work(folder: Any) -> Any:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.utils import instantiate
+
+    from launcher.config import identity  # noqa: F401 - registers the resolvers
+    from launcher.dispatch import forced_exit
+    from launcher.dispatch.environment import join_ranks
+    from launcher.slurm.requeue import guarded
+    from launcher.slurm.submission import thaw
+
+    config, hydra = thaw(folder)
+    if hydra is not None:
+        HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` asks for Hydra's typed node
+    alone = not join_ranks()
+    forced_exit.arm(config)
+
+    def job() -> Any:
+        if alone:
+            signals.check()
+        return instantiate(config.job).run(config)
+
+    return guarded(config, job)
+
+
+def close(folder: Any, reason: str) -> None:
+    """Say in run.json why a job ended that never came to begin an attempt; one that did has said so itself."""
+    from launcher.run.lock import is_held
+    from launcher.run.record import RunRecord
+
+    if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):
+        return
+    record = RunRecord(folder, id=folder.path.name, name=folder.path.parent.name)
+    if record.state == "queued":
+        record.begin_attempt(start_step=record.step, max_steps=record.data["max_steps"], world_size=1, strategy="none")
+        record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

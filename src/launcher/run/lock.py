@@ -1,0 +1,303 @@
+"""The lock of a run folder: one live process at a time works on a run.
+
+The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network
+file systems: it appears by an atomic hard link, whole, and its holder touches it every few seconds.
+
+Is a holder alive? On this machine the kernel says so: a process with that id *and* that start time (ids are
+used again). On another machine only its heartbeat speaks: it lives if the lock's time moves while one
+looks, and is dead if the lock stays silent for `silence` seconds. Two readings of one file server's clock
+are compared, never two machines' clocks.
+"""
+
+import errno
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.process import process_space, process_start
+from launcher.run.provenance import slurm_job_id
+from launcher.run.record import iso
+
+BEAT = 5.0  # seconds between two heartbeats
+SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock. `space` tells where `pid` means something (see `process_space`)."""
+
+    token: str
+    host: str
+    space: str
+    pid: int
+    started: str | None
+    since: str
+    slurm_job_id: str | None = None
+
+    @classmethod
+    def current(cls) -> "Holder":
+        """This process, under a token of its own."""
+        pid = os.getpid()
+        return cls(
+            token=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            space=process_space(),
+            pid=pid,
+            started=process_start(pid),
+            since=iso(time.time()),
+            slurm_job_id=slurm_job_id(),
+        )
+
+    def is_local(self) -> bool:
+        """Whether this process can see the holder's process table."""
+        return self.host == socket.gethostname() and self.space == process_space()
+
+    def is_alive(self) -> bool:
+        """Whether a local holder's process runs still. For one elsewhere only the heartbeat can tell."""
+        started = process_start(self.pid)
+        return started is not None and started == self.started
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.slurm_job_id}" if self.slurm_job_id else ""
+        return f"process {self.pid} on {self.host}{job}, since {self.since}"
+
+
+class RunLock:
+    """The lock of one run folder, to be used with `with`, or by `acquire` and `release`.
+
+    `on_taken` is called, in a thread, if another process has taken the lock over: two must not write.
+
+    Rank 0 alone takes it. `acquire` raises ConfigError naming the holder if that is alive. For a holder on
+    another machine it looks for a heartbeat first, which takes `silence` seconds at most.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        beat: float = BEAT,
+        silence: float = SILENCE,
+        sleep: Callable[[float], None] = time.sleep,
+        on_taken: Callable[[], None] | None = None,
+    ):
+        self.folder = folder
+        self.path = folder.lock_path
+        self.beat = beat
+        self.silence = silence
+        self.sleep = sleep
+        self.on_taken = on_taken
+        self.holder: Holder | None = None  # this process, while it holds the lock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "RunLock":
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Take the lock, a dead holder's too. Raises ConfigError if it is held."""
+        me = Holder.current()
+        temporary = self.path.with_name(f".{self.path.name}.{me.token}")
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(me), indent=2) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir='{self.folder.path}': cannot be written ({error.strerror}); "
+                "give another folder for runs with paths.outputs=DIR."
+            ) from error
+        try:
+            while not place(temporary, self.path):
+                held = read_holder(self.path)
+                if held is None and not self.path.exists():
+                    continue  # released since
+                if self._lives(held, temporary):
+                    raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
+                beat, now = last_beat(self.path), last_beat(temporary)
+                if self._take_over(held, temporary):
+                    logger.info("took over the lock of %s, which is gone", held or "an unknown process")
+                    if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
+                        self.sleep(2 * self.beat)  # it may be alive, and ends once it finds its lock gone
+                    break
+                self.sleep(0.05)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._sweep()
+        self.holder = me
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lock back. Does nothing without one, or in a process forked from the holder."""
+        if self.holder is None or self.holder.pid != os.getpid():
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.is_held():
+            self.path.unlink(missing_ok=True)
+        self.holder = None
+
+    def is_held(self) -> bool:
+        """Whether the lock is this process's still.
+
+        It may not be: a process that was suspended, or cut off from the file system, is dead to the others.
+        What must not happen twice (committing a checkpoint) can ask first.
+        """
+        if self.holder is None:
+            return False
+        found = read_holder(self.path)
+        return found is not None and found.token == self.holder.token
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(self.beat):
+            try:
+                if not self.is_held():
+                    logger.error("the lock of %s is lost: removed, or taken over by another run", self.folder.path)
+                    if self.on_taken is not None and read_holder(self.path) is not None:
+                        self.on_taken()
+                    return
+                os.utime(self.path)  # without a time: the file server's own clock
+            except OSError as error:
+                logger.warning("no heartbeat for the lock of %s: %s", self.folder.path, error)
+
+    def _lives(self, held: Holder | None, fresh: Path) -> bool:
+        """Whether the holder does. `fresh` is a file made just now: it has the file server's time."""
+        if held is not None and held.is_local():
+            return held.is_alive()
+        if held is not None and is_earlier_start(held):
+            return False
+        first, now = last_beat(self.path), last_beat(fresh)
+        if first is None or (now is not None and now - first > 10 * self.silence):
+            return False
+        waited, pause = 0.0, min(1.0, self.silence / 10)
+        while waited < self.silence:
+            self.sleep(pause)
+            waited += pause
+            beat = last_beat(self.path)
+            if beat != first:
+                return beat is not None  # None: released
+        return False
+
+    def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
+        """Replace a dead holder's lock by the file `temporary`; False if another process got there first.
+
+        One process at a time may do so, else two that saw the same dead holder would both win: the slower
+        one's replacement would hit the faster one's fresh lock. The claim for it is a file of the same
+        kind. Its maker keeps it for two system calls only, so one that stays belongs to a process killed
+        between them.
+        """
+        claim = self.path.with_name(f".{self.path.name}.claim")
+        if not place(temporary, claim):
+            if not self._claim_lives(claim):
+                claim.unlink(missing_ok=True)
+            return False
+        if self.path.exists() and read_holder(self.path) == dead:
+            os.replace(claim, self.path)
+            return True
+        claim.unlink(missing_ok=True)
+        return False
+
+    def _claim_lives(self, claim: Path) -> bool:
+        claimant, before = read_holder(claim), last_beat(claim)
+        if claimant is not None and claimant.is_local():
+            return claimant.is_alive()
+        self.sleep(min(1.0, self.silence))
+        return before is None or last_beat(claim) != before
+
+    def _sweep(self) -> None:
+        """Remove what processes of this machine left that were killed while they waited for the lock."""
+        for path in self.path.parent.glob(f".{self.path.name}.*"):
+            left = read_holder(path)
+            if left is not None and left.is_local() and not left.is_alive():
+                path.unlink(missing_ok=True)
+
+
+def is_earlier_start(held: Holder) -> bool:
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job anew only when it holds the
+    earlier start for ended; after the loss of a node that may be wrong, but then it is the new one that counts."""
+    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
+
+
+def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
+    """Whether a live process is on the run, by one look: a holder elsewhere by its heartbeat's age."""
+    beat = last_beat(folder.lock_path)
+    if beat is None:
+        return False
+    held = read_holder(folder.lock_path)
+    if held is not None and held.is_local():
+        return held.is_alive()
+    return time.time() - beat < silence
+
+
+def held_here(folder: RunFolder) -> Holder | None:
+    """The live process of this machine that is on the run, if there is one.
+
+    For refusing early, before the work of building a run. One elsewhere takes a wait to judge (`RunLock.acquire`).
+    """
+    held = read_holder(folder.lock_path)
+    return held if held is not None and held.is_local() and held.is_alive() else None
+
+
+def refusal(folder: RunFolder, held: Holder | None) -> str:
+    """The sentence for a second process on a live run."""
+    who = str(held) if held else "another process"
+    return (
+        f"run.dir='{folder.path}': {who}, is on this run; wait for it or stop it, or start another run of "
+        "the same configuration with run.tag=again."
+    )
+
+
+def place(source: Path, target: Path) -> bool:
+    """Make `target` a file with the content of `source`, whole and at once; False if there is one already."""
+    try:
+        os.link(source, target)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+            raise
+    try:  # a file system without hard links: exclusive all the same, though not whole from the first moment
+        with open(target, "x") as file:
+            file.write(source.read_text())
+        return True
+    except FileExistsError:
+        return False
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who holds the lock at `path`; None if nobody does, or if its file cannot be understood."""
+    try:
+        data = json.loads(path.read_bytes())
+        return Holder(**{field.name: data[field.name] for field in fields(Holder)})
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def last_beat(path: Path) -> float | None:
+    """The lock's modification time; None without a lock."""
+    try:
+        with open(path, "rb") as file:  # opening makes a network file system ask its server, a bare stat does not
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None

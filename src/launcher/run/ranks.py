@@ -1,0 +1,270 @@
+"""Ranks: who we are, how we meet, and how all agree on one number without holding up the step."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from launcher.errors import ConfigError, TrainingError
+from launcher.run import signals
+
+T = TypeVar("T")
+TIMEOUT = 1800.0
+"""Seconds that a rank waits for the others."""
+PARENT = "LAUNCHER_PARENT"
+"""In the environment of a rank that the command has started: the id of that process."""
+LISTEN_FD = "LAUNCHER_LISTEN_FD"
+"""Names a listening socket that rank 0 has inherited: no port can be taken between its choice and its use."""
+FAILURE = "launcher/failure"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all, as torchrun's variables tell; one process when they are absent."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_env(cls) -> "Ranks":
+        env = os.environ
+        return cls(int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0)))
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def is_initialized() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    return dist.get_rank() if is_initialized() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if is_initialized() else 1
+
+
+# ------------------------------------------------------------------------------------------------ meeting and leaving
+class _Meeting:
+    store: Any = None
+    groups: int = 0
+    timeout: float = TIMEOUT
+    decisions: int = 0
+    joined: bool = False
+    host_group: Any = None
+
+
+_meeting = _Meeting()
+
+
+def store(timeout: float = TIMEOUT) -> Any:
+    """Where the ranks meet: a store of keys and values, which rank 0 serves. It stands before any process group does,
+    and is kept until the process ends."""
+    if _meeting.store is None:
+        _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
+    return _meeting.store
+
+
+def has_met() -> bool:
+    """Whether the store has been opened: rank 0 serves it, and the others have reached it."""
+    return _meeting.store is not None
+
+
+def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
+    if ranks.world_size == 1:
+        return dist.HashStore()
+    if PARENT in os.environ:
+        return dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            ranks.world_size,
+            ranks.is_main,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
+        )
+    from torch.distributed.rendezvous import rendezvous
+
+    found, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return found
+
+
+def join(device: torch.device, timeout: float = TIMEOUT) -> None:
+    """Become a member of the process group: gloo for what is on the host, NCCL for what is on a GPU. Does nothing where
+    there is a group already, which is its maker's to leave.
+
+    Raises:
+        ConfigError: no group can be had for this device.
+    """
+    if is_initialized():
+        return
+    if device.type == "mps":
+        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; take strategy=none or device=cpu.")
+    ranks = Ranks.from_env()
+    _meeting.groups += 1
+    _meeting.timeout = timeout
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore(f"launcher/group-{_meeting.groups}", store(timeout)),
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device if on_gpu else None,
+    )
+    _meeting.joined = True
+
+
+def leave() -> None:
+    """Leave the group that `join` made."""
+    _meeting.host_group = None
+    if _meeting.joined:
+        _meeting.joined = False
+        dist.destroy_process_group()
+
+
+# ------------------------------------------------------------------------------------------------------------ telling
+def host_group() -> Any:
+    """A new gloo group: its collectives mix with no others, and no device has to wait for them. All ranks make it."""
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
+
+
+def _host_group() -> Any:
+    """The one for what the main threads tell each other."""
+    if _meeting.host_group is None:
+        _meeting.host_group = host_group()
+    return _meeting.host_group
+
+
+def all_gather(value: T) -> list[T]:
+    """Every rank's value, in rank order. The values are pickled among our own processes only."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=_host_group())
+    return values
+
+
+def broadcast(value: T) -> T:
+    """Rank 0's value, on every rank."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, group=_host_group())
+    return box[0]
+
+
+def maximum(value: int) -> int:
+    """The largest of all ranks' numbers."""
+    if world_size() == 1:
+        return value
+    number = torch.tensor(value)
+    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=_host_group())
+    return int(number)
+
+
+def on_main(act: Callable[[], T]) -> T:
+    """Do something on rank 0 alone; every rank has what came of it, value or error. It needs no process group.
+
+    Args:
+        act: returns what JSON can hold.
+    Raises:
+        signals.Stop: several ranks, and rank 0 has received a signal: here all can leave together.
+        ConfigError: `act` raised it, with the same sentences on every rank.
+        TrainingError: on the other ranks, when `act` raised anything else.
+    """
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1:
+        return act()
+    _meeting.decisions += 1
+    key = f"launcher/decision-{_meeting.decisions}"
+    if ranks.is_main:
+        try:
+            signals.check()
+            value = act()
+        except BaseException as error:
+            store().set(key, json.dumps(_told(error)))
+            raise
+        store().set(key, json.dumps(["done", value]))
+        return value
+    kind, answer = json.loads(store().get(key))
+    if kind == "refused":
+        raise ConfigError(*answer)
+    if kind == "stopped":
+        raise signals.Stop(answer)
+    if kind == "failed":
+        raise TrainingError(f"Rank 0 failed: {answer}")
+    return answer
+
+
+def _told(error: BaseException) -> list[Any]:
+    """What the others are told of rank 0's error."""
+    if isinstance(error, ConfigError):
+        return ["refused", error.sentences]
+    if isinstance(error, signals.Stop):
+        return ["stopped", error.signum]
+    return ["failed", f"{type(error).__name__}: {error}"]
+
+
+def tell_failure(error: BaseException) -> None:
+    """Let the others know why this rank fails; the first to do so is heard."""
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1 or _meeting.store is None:
+        return
+    try:
+        _meeting.store.compare_set(FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}")
+    except Exception:  # rank 0 is gone, and the store with it
+        pass
+
+
+def told_failure() -> str | None:
+    """What the first failing rank said: the others see no more than a closed connection."""
+    if _meeting.store is None or Ranks.from_env().world_size == 1:
+        return None
+    try:
+        return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
+    except Exception:
+        return None
+
+
+class Agreement:
+    """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's step.
+
+    A flag of one rank alone would make it save while the others wait in a collective. The group is gloo of its own:
+    it needs no device, and the training's collectives cannot mix with it.
+    """
+
+    def __init__(self) -> None:
+        self._group = host_group() if world_size() > 1 else None
+        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._work: Any = None
+
+    @property
+    def alone(self) -> bool:
+        """One process: it may act on a signal without asking anybody."""
+        return self._group is None
+
+    def begin(self, value: int) -> None:
+        if self._group is None or self._work is not None:
+            return
+        self._flag[0] = value
+        self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def result(self, value: int) -> int:
+        """The agreed number; one process agrees with itself on `value`."""
+        if self._group is None:
+            return value
+        if self._work is None:
+            self.begin(value)
+        self._work.wait()
+        self._work = None
+        return int(self._flag.item())

@@ -1,0 +1,326 @@
+"""The run record, `run.json`: what state a run is in, and what became of each attempt at it.
+
+Rank 0 alone writes it, and only while it holds the run's lock. Every write replaces the file whole, so a
+reader never sees half a record and `kill -9` leaves the previous one. What a run goes on from are its
+checkpoints, never this file.
+"""
+
+import json
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.run.folder import RunFolder
+from launcher.run.provenance import git_state, slurm_job_id, versions
+
+Outcome = Literal["completed", "preempted", "cancelled", "failed", "killed"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Attempt:
+    """One process (or group of ranks) that worked on the run. `outcome` is None while it works.
+
+    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
+    """
+
+    number: int
+    started: str
+    host: str
+    pid: int
+    start_step: int
+    ended: str | None = None
+    slurm_job_id: str | None = None
+    end_step: int | None = None
+    outcome: Outcome | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+
+
+class RunRecord:
+    """Reads and writes one `run.json`.
+
+    `clock` gives seconds since the epoch; `interval` is the least time, in seconds of that clock, between
+    two writes of `progress`: each is an fsync, which a training loop of millisecond steps would feel.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        id: str,
+        name: str,
+        clock: Callable[[], float] = time.time,
+        interval: float = 10.0,
+    ):
+        self.path = folder.record_path
+        self.clock = clock
+        self.interval = interval
+        self.written_at: float | None = None
+        self.data: dict[str, Any] = {
+            "id": id,
+            "name": name,
+            "state": None,
+            "step": 0,
+            "max_steps": None,
+            "world_size": None,
+            "strategy": None,
+            "git": None,
+            "versions": {},
+            "loss": None,
+            "best": None,
+        }
+        self.attempts: list[Attempt] = []
+        self._load()
+
+    @property
+    def state(self) -> str | None:
+        """queued, running, preempted, cancelled, completed or failed; None before the first attempt."""
+        return self.data["state"]
+
+    @property
+    def step(self) -> int:
+        return self.data["step"]
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def begin_attempt(
+        self,
+        *,
+        start_step: int,
+        max_steps: int,
+        world_size: int,
+        strategy: str,
+        code: str | os.PathLike[str] | None = None,
+    ) -> int:
+        """Open an attempt that goes on from `start_step`, and return its number (1 for the first).
+
+        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is
+        on it. `code` is the folder whose git state is recorded (default: the working directory). Raises
+        OSError when the record cannot be written.
+        """
+        now = self._time()
+        self._close_killed()
+        number = self.attempts[-1].number + 1 if self.attempts else 1
+        self._roll_back(start_step)
+        self.attempts.append(
+            Attempt(
+                number=number,
+                started=now,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                slurm_job_id=slurm_job_id(),
+                start_step=start_step,
+            )
+        )
+        self.data.update(
+            state="running",
+            step=start_step,
+            max_steps=max_steps,
+            world_size=world_size,
+            strategy=strategy,
+            git=git_state(code or Path.cwd()),
+            versions=versions(),
+        )
+        self._write()
+        return number
+
+    def queue(self) -> None:
+        """Note that the run waits for a scheduler. Raises OSError when the record cannot be written."""
+        self._close_killed()
+        self.data["state"] = "queued"
+        self._write()
+
+    def revise(
+        self,
+        state: Literal["preempted", "cancelled", "failed"],
+        outcome: Outcome,
+        *,
+        reason: str,
+        exit_code: int | None = None,
+        slurm_job_id: str | None = None,
+    ) -> None:
+        """Say more of how the newest attempt ended: why a signal came is known after the attempt was closed.
+
+        An attempt of another SLURM job than `slurm_job_id` (that of this process), or one that completed, stays as it
+        is. Raises OSError when the record cannot be written.
+        """
+        attempt = self.attempt
+        if self.state == "completed":
+            return
+        if attempt is not None and attempt.slurm_job_id == slurm_job_id:
+            self._close_killed()
+            attempt.outcome, attempt.reason = outcome, reason[:500]
+            attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
+        self.data["state"] = state
+        self._write()
+
+    def start_from(self, step: int) -> None:
+        """Correct where the open attempt begins: that may be known only when its checkpoint is loaded.
+
+        Raises ValueError without an open attempt; a write that fails is logged, as in `progress`.
+        """
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            raise ValueError("no attempt is open")
+        attempt.start_step = step
+        self._roll_back(step)
+        self.progress(step, force=True)
+
+    def progress(
+        self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False
+    ) -> bool:
+        """Note how far the run is; True when that was written.
+
+        `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and training
+        goes on: the next one may succeed, and no run depends on this file.
+        """
+        self._note(step, loss, best)
+        due = self.written_at is None or abs(self.clock() - self.written_at) >= self.interval
+        if not (due or force):
+            return False
+        try:
+            self._write()
+        except OSError as error:
+            self.written_at = self.clock()  # not again at every step
+            logger.warning("%s could not be written: %s", self.path, error)
+            return False
+        return True
+
+    def end_attempt(
+        self,
+        outcome: Outcome,
+        *,
+        end_step: int,
+        signal: str | None = None,
+        exit_code: int | None = None,
+        reason: str | None = None,
+        loss: float | None = None,
+        best: dict[str, Any] | None = None,
+    ) -> None:
+        """Close the attempt that runs.
+
+        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end came
+        earlier (early stopping). Raises ValueError for a `completed` that is none, OSError if not written.
+        """
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            raise ValueError("no attempt is open")
+        if outcome == "completed":
+            reached = self.data["max_steps"] is not None and end_step >= self.data["max_steps"]
+            if signal is not None or exit_code not in (None, 0) or not (reached or reason):
+                raise ValueError(
+                    f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
+                    f"exit code {exit_code}, reason {reason}"
+                )
+        self._note(end_step, loss, best)
+        attempt.ended = self._time()
+        attempt.end_step = end_step
+        attempt.outcome = outcome
+        attempt.signal = signal
+        attempt.exit_code = exit_code
+        attempt.reason = reason
+        self.data["state"] = "failed" if outcome == "killed" else outcome
+        self._write()
+
+    def _roll_back(self, step: int) -> None:
+        """Forget what was said of steps after `step`: it is not so any more."""
+        if step < self.step:
+            self.data["loss"] = None
+            if (self.data["best"] or {}).get("step", 0) > step:
+                self.data["best"] = None
+
+    def _note(self, step: int, loss: float | None, best: dict[str, Any] | None) -> None:
+        self.data["step"] = step
+        if loss is not None:
+            self.data["loss"] = plain_number(loss)
+        if best is not None:
+            self.data["best"] = {**best, "value": plain_number(best["value"])}
+
+    def _close_killed(self) -> None:
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            return
+        attempt.outcome = "killed"
+        attempt.ended = iso(self.path.stat().st_mtime)  # when it was last heard of
+        attempt.end_step = self.step
+        attempt.reason = "the process ended without a word: killed, or the machine went down"
+
+    def _load(self) -> None:
+        try:
+            data = read_record(self.path)
+            attempts = [Attempt(**{k: a.get(k) for k in ATTEMPT_FIELDS}) for a in data.pop("attempts", [])]
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            aside = self.path.with_name(self.path.name + ".damaged")
+            os.replace(self.path, aside)
+            logger.warning("%s is damaged (%s): set aside as %s, and begun anew", self.path, error, aside.name)
+            return
+        self.attempts = attempts
+        self.data = {**self.data, **data, "id": self.data["id"], "name": self.data["name"]}
+
+    def _write(self) -> None:
+        data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
+        replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
+        self.written_at = self.clock()
+
+    def _time(self) -> str:
+        return iso(self.clock())
+
+
+ATTEMPT_FIELDS = [field.name for field in fields(Attempt)]
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A `run.json` as a dictionary. FileNotFoundError when there is none, ValueError when it is no record."""
+    data = json.loads(Path(path).read_bytes())  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+    if not isinstance(data, dict) or not isinstance(data.get("attempts", []), list):
+        raise ValueError("not a run record")
+    if not all(isinstance(attempt, dict) for attempt in data.get("attempts", [])):
+        raise ValueError("not a run record")
+    return data
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` in place of the file at `path`, durably: a reader sees the old file or the new one.
+
+    One writer at a time is assumed, so the temporary file has a fixed name and a killed writer leaves one
+    at most.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # without it the rename itself may be lost with the power
+    except OSError:
+        pass  # some network file systems refuse to sync a folder, and sync renames by themselves
+    finally:
+        os.close(folder)
+
+
+def iso(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def plain_number(value: float) -> float | str:
+    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,186 @@
+"""The sbatch script of one job or array, through submitit, and what looks wrong with it."""
+
+import importlib
+import math
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.slurm import scheduler
+
+DISK_SPEED = 200e6
+"""Bytes per second that a save to a shared file system is assumed to take at least."""
+
+
+@dataclass
+class Script:
+    """What a script is made of; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+
+    name: str
+    flags: dict[str, Any]
+    """For sbatch, by long name."""
+    srun: list[str] = field(default_factory=list)
+    prefix: list[str] = field(default_factory=list)
+    """Commands around Python, e.g. a container's."""
+    setup: list[str] = field(default_factory=list)
+    python: str = sys.executable
+
+    def command(self, runs: Path) -> str:
+        """The script's body. It finds its run by the array's task, and sends all that is printed to the run's own log.
+
+        Between Python's start and the first handler a signal would kill a task; so it is started with them ignored, and
+        catches up with SLURM once it runs.
+        """
+        shell = 'trap "" TERM USR1 USR2; exec "$@"'
+        task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
+        srun = shlex.join(["srun", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
+        return "\n".join(
+            [
+                f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs))})',
+                "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+                'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
+                f'exec {srun} "$run"',
+            ]
+        )
+
+    def text(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> str:
+        """The whole script; `count` tasks make an array, None makes a plain job."""
+        return self._executor(folder, count, parallelism)._make_submission_file_text(self.command(runs), "")
+
+    def submit(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> tuple[str, Path]:
+        """Hand it to sbatch; the job's id, and where the script lies.
+
+        Raises:
+            ConfigError: sbatch refused it; with its own words.
+        """
+        executor = self._executor(folder, count, parallelism)
+        try:
+            with scheduler.clean_environment():
+                job = executor._submit_command(self.command(runs))
+        except Exception as error:
+            if "sbatch" not in str(error).lower():
+                raise
+            raise ConfigError(f"dispatch=slurm: {_words(error)}; see dispatch.dry_run=true.") from None
+        return job.job_id, Path(job.paths.submission_file)
+
+    def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
+        submitit = import_submitit()
+        executor = submitit.SlurmExecutor(folder=folder, python=self.python)
+        flags = {key.replace("_", "-"): value for key, value in self.flags.items() if value is not None}
+        log = folder / ("%A_%a.out" if count is not None else "%j.out")
+        flags |= {"output": str(log), "error": str(log)}
+        if count is not None:
+            flags["array"] = f"0-{count - 1}" + (f"%{parallelism}" if parallelism else "")
+        executor.update_parameters(
+            job_name=self.name,
+            wckey=flags.pop("wckey", None),
+            time=flags.pop("time", None),
+            setup=self.setup or None,
+            use_srun=False,
+            additional_parameters=flags,
+        )
+        return executor
+
+
+def import_submitit() -> Any:
+    """
+    Raises:
+        ConfigError: it is not installed, or SLURM is not.
+    """
+    try:
+        submitit = importlib.import_module("submitit")
+    except ImportError:
+        raise ConfigError("dispatch=slurm: needs submitit; pip install 'torch-launcher[slurm]'.") from None
+    if submitit.SlurmExecutor.affinity() < 0:
+        raise ConfigError(
+            "dispatch=slurm: there is no srun here; run it on a machine of the cluster, or dispatch=local."
+        )
+    return submitit
+
+
+def _words(error: Exception) -> str:
+    """What sbatch itself said, of an exception that submitit made of it."""
+    found = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
+    text = found[0].replace("sbatch: error:", "") if found else str(error)
+    return " ".join(text.split())[:400].rstrip(".")
+
+
+TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+
+
+def seconds(time: str | int | None) -> float | None:
+    """SLURM's notation of a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None for what is none."""
+    if time is None or isinstance(time, int):
+        return None if time is None else time * 60.0
+    match = TIME.fullmatch(time.strip())
+    if match is None:
+        return None
+    parts = [int(part) for part in match["rest"].split(":")]
+    if match["days"] is not None:
+        hours, minutes, rest = [*parts, 0, 0][:3]
+        return int(match["days"]) * 86400.0 + hours * 3600 + minutes * 60 + rest
+    if len(parts) == 3:
+        return parts[0] * 3600.0 + parts[1] * 60 + parts[2]
+    return parts[0] * 60.0 + (parts[1] if len(parts) == 2 else 0)
+
+
+def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str]:
+    """What looks wrong with a submission, a sentence each; SLURM's own opinion comes last.
+
+    Args:
+        state_bytes: size of a checkpoint of the run, where it has one already.
+    """
+    flags = script.flags
+    delay = int(str(flags["signal"]).rpartition("@")[2])
+    limit = seconds(flags.get("time"))
+    if limit is not None and limit <= delay:
+        yield (
+            f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so the warning comes "
+            "at the start; take a longer time."
+        )
+    values = scheduler.partition_values(flags.get("partition"))
+    config = scheduler.config_values("KillWait", "PreemptMode", "JobRequeue", "MaxArraySize")
+    grace = int(values.get("GraceTime", 0))
+    kill = int(config.get("KillWait", "30").split()[0])
+    if state_bytes is not None:
+        save = state_bytes / DISK_SPEED
+        if save > delay:
+            yield (
+                f"dispatch.signal_delay={delay}: a checkpoint of {state_bytes / 1e9:.1f} GB may take "
+                f"{math.ceil(save)} s; take more."
+            )
+        if values and save > grace + kill:
+            yield (
+                f"dispatch.partition: its grace of {grace} s and KillWait of {kill} s are shorter than a save of "
+                f"{state_bytes / 1e9:.1f} GB may take ({math.ceil(save)} s); lower hooks.checkpointing.interval."
+            )
+    if values and grace == 0 and values.get("PreemptMode", "OFF") not in ("OFF", ""):
+        yield (
+            f"dispatch.partition: it preempts without a grace (GraceTime=0), so {kill} s (KillWait) are all there is "
+            "to save in; keep hooks.checkpointing.interval short."
+        )
+    if names := scheduler.leaked():
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        yield f"{shown}: set by a job around this command; the new job will not see them."
+    yield from _opinion(text)
+
+
+def _opinion(text: str) -> Iterator[str]:
+    """`sbatch --test-only`: nothing is submitted."""
+    try:
+        with scheduler.clean_environment():
+            found = subprocess.run(
+                ["sbatch", "--test-only"], input=text, capture_output=True, text=True, timeout=scheduler.TIMEOUT
+            )
+    except (OSError, subprocess.TimeoutExpired):
+        yield "sbatch: cannot be asked here."
+        return
+    if found.returncode != 0:
+        said = " ".join(found.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split())
+        yield f"sbatch: would refuse it: {said}."

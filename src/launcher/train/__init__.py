@@ -1,0 +1,1 @@
+"""The loop, and the composition root that builds it from a configuration."""

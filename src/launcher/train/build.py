@@ -1,0 +1,195 @@
+"""The composition root: configuration -> parts -> trainer. The only file that knows them all."""
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from launcher.data.base import DataSource
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook
+from launcher.hooks.init_from import InitFromHook
+from launcher.optim.precision import Precision
+from launcher.run.folder import RunFolder
+from launcher.run.provenance import git_state, versions
+from launcher.run.ranks import Ranks
+from launcher.run.rng import seed_all, set_deterministic
+from launcher.strategies.base import Strategy
+from launcher.strategies.step import StepPlan
+from launcher.train.startup import skip_dynamo_import
+from launcher.train.trainer import Trainer
+
+logger = logging.getLogger("launcher")
+
+
+def build_trainer(
+    config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
+) -> Trainer:
+    """The trainer of a configuration, its parts built, nothing of it written yet.
+
+    Args:
+        extra_hooks: they come before the configured ones.
+        to_train: False for a look at the model alone: an optimizer without state, no schedule.
+
+    Raises:
+        ConfigError: a part cannot be had from what the configuration says.
+    """
+    settings = config.trainer
+    set_deterministic(settings.deterministic)
+    strategy, precision, plan = set_up_strategy(config)
+    compiling = compile_options(settings.compile, strategy)
+    seed_all(config.seed, strategy.ranks.rank)
+    data = instantiate(config.data)
+    data.check()
+    hooks = [*(extra_hooks or []), *_hooks(config, data, plan, strategy)]
+    loader = data.train_loader(
+        seed=config.seed,
+        micro_batch_size=plan.micro_batch_size,
+        rank=strategy.ranks.rank,
+        world_size=strategy.ranks.world_size,
+        device=strategy.device,
+    )
+    trainer = Trainer(
+        strategy=strategy,
+        build_model=partial(instantiate, config.model),
+        build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
+        build_scheduler=instantiate(config.scheduler, _partial_=True) if to_train and config.get("scheduler") else None,
+        data_loader=loader,
+        hooks=hooks,
+        precision=precision,
+        max_steps=settings.max_steps,
+        grad_clip=settings.max_grad_norm,
+        max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
+        gradient_accumulation_steps=plan.grad_accum_steps,
+        no_sync_accumulate=settings.no_sync_accumulate,
+        max_skipped_steps=settings.max_skipped_steps,
+        max_none_losses=settings.max_none_losses,
+        workspace=folder.path,
+        logger=logger,
+    )
+    if compiling is None:
+        skip_dynamo_import()
+    trainer.build()
+    if compiling is not None:
+        trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
+    return trainer
+
+
+def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
+    """What torch.compile is told; None: nothing is compiled.
+
+    Raises:
+        ConfigError: there is no such backend, or no whole graph to be had.
+    """
+    if given is False:
+        return None
+    options: dict[str, Any] = {} if given is True else dict(given)
+    backend, backends = options.get("backend", "inductor"), torch.compiler.list_backends(exclude_tags=())
+    if backend not in backends:
+        raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
+    if options.get("mode", "default") != "default" and backend != "inductor":
+        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; take default.")
+    if options.get("fullgraph") and not strategy.compiles_whole:
+        raise ConfigError(
+            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
+            "graph; take false, or strategy=none."
+        )
+    return options
+
+
+def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:
+    """The strategy on its device, and how a step is made."""
+    ranks = Ranks.from_env()
+    precision: Precision = instantiate(config.precision)
+    plan = step_plan(config, ranks.world_size, precision)
+    strategy: Strategy = instantiate(config.strategy)
+    strategy.setup(plan, precision, config.device)
+    return strategy, precision, plan
+
+
+def step_plan(config: DictConfig, world_size: int, precision: Precision) -> StepPlan:
+    """Divide the global batch over ranks and micro-batches.
+
+    Raises:
+        ConfigError: it does not divide.
+    """
+    settings, batch = config.trainer, config.data.batch_size
+    if batch % world_size:
+        raise ConfigError(
+            f"data.batch_size={batch}: does not divide by the {world_size} ranks; take a multiple of {world_size}."
+        )
+    share = batch // world_size
+    micro = settings.micro_batch_size or share
+    if share % micro:
+        raise ConfigError(
+            f"trainer.micro_batch_size={micro}: does not divide the {share} samples of a rank (data.batch_size={batch} "
+            f"over {world_size} ranks); take a divisor of {share}."
+        )
+    return StepPlan(
+        grad_accum_steps=share // micro,
+        max_grad_norm=settings.max_grad_norm or None,
+        retry_non_finite=settings.max_non_finite_grad_retries is not None and not precision.needs_scaler,
+        recompute_every={"none": 0, "full": 1}.get(
+            settings.activation_checkpointing, settings.activation_checkpointing
+        ),
+        micro_batch_size=micro,
+        no_sync_accumulate=settings.no_sync_accumulate,
+    )
+
+
+def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Call the configured factory: with the model if that is the name of its first parameter, else with the trainable
+    parameters, as torch's own optimizers take them."""
+    factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
+    target = getattr(factory, "func", factory)
+    first = next(iter(inspect.signature(target).parameters))
+    if first == "model":
+        return factory(model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; take another model.")
+    return factory(parameters)
+
+
+def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def _hooks(config: DictConfig, data: DataSource, plan: StepPlan, strategy: Strategy) -> list[BaseHook]:
+    """Those of `hooks`, then the trackers; with what only the composition knows filled in."""
+    nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
+    hooks: list[BaseHook] = [instantiate(node) for node in nodes]
+    texts = {"config.yaml": resolved_yaml(config)}
+    for hook in hooks:
+        if getattr(hook, "loader", "") is None:
+            hook.loader = partial(  # type: ignore[attr-defined]
+                data.val_loader,
+                batch_size=plan.micro_batch_size,
+                rank=strategy.ranks.rank,
+                world_size=strategy.ranks.world_size,
+                device=strategy.device,
+            )
+        if hasattr(hook, "texts"):
+            hook.texts |= texts
+    if config.run.init_from is not None:
+        source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
+        hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
+    return hooks
+
+
+def resolved_yaml(config: DictConfig) -> str:
+    """The configuration as it is trained with, interpolations filled in; `hydra` left out."""
+    plain = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "hydra"}  # type: ignore[union-attr]
+    return OmegaConf.to_yaml(OmegaConf.create(plain))
+
+
+def code_state() -> dict[str, Any]:
+    """The code's commit and the libraries' versions, for the drift report of a later resume."""
+    return {"git": git_state(Path.cwd()), "versions": versions()}

@@ -1,0 +1,530 @@
+"""The loop. `BaseTrainer` is subclassed; `Trainer` is the same loop over composed parts.
+
+    train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
+
+The loop itself never asks the device for a value: losses, norms and records stay where they are until a hook wants them
+at its interval.
+"""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.errors import TrainingError
+from launcher.hooks.base import BaseHook, Records, TrainState
+from launcher.hooks.records import flatten, format_records
+from launcher.optim.precision import Precision
+from launcher.run import deadline, signals
+from launcher.run.ranks import Agreement, world_size
+from launcher.run.rng import restore_rng, rng_state
+from launcher.strategies.adopted import AdoptedStrategy
+from launcher.strategies.base import Strategy
+from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
+from launcher.strategies.weights import unwrap
+
+EVENTS = (
+    "on_start", "on_before_train", "on_before_step", "on_before_optimizer_step", "on_after_step", "on_step_boundary",
+    "on_after_train", "on_close", "on_log", "on_log_images", "on_state_dict", "on_load_state_dict",
+)  # fmt: skip
+
+
+class LossNoneWarning(UserWarning):
+    """`forward` gave no loss under a wrapper that expects a backward pass for each forward pass."""
+
+
+class BaseTrainer:
+    """Training by subclass: give the `build_*` factories and `forward`; the loop, accumulation, mixed precision,
+    non-finite gradients, state and hooks are here.
+
+    Args:
+        max_steps: optimizer steps to train for.
+        grad_clip: gradients are clipped to this 2-norm.
+        max_non_finite_grad_retries: repeat a step whose gradient is not finite this often with new batches, then raise.
+            None: leave the update out and count it; `max_skipped_steps` of them in a row raise.
+        mixed_precision: "bf16", "fp16" or None.
+        gradient_accumulation_steps: micro-batches to an optimizer step; None is 1.
+        workspace: where hooks put their files.
+        device: None is torch's default device.
+        no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch alone.
+        state_dict_options: passed on to `torch.distributed.checkpoint.state_dict` by `state_dict()`.
+        logger: None is the logger "trainer".
+        max_skipped_steps: bound of updates left out in a row.
+        max_none_losses: bound of losses of None in a row.
+    Raises:
+        ValueError: `mixed_precision` is none of the above.
+    """
+
+    def __init__(
+        self,
+        max_steps: int,
+        grad_clip: float | None = None,
+        max_non_finite_grad_retries: int | None = None,
+        mixed_precision: str | None = None,
+        gradient_accumulation_steps: int | None = None,
+        workspace: Path | str | None = None,
+        device: torch.device | str | int | None = None,
+        no_sync_accumulate: bool = True,
+        state_dict_options: Any = None,
+        logger: logging.Logger | None = None,
+        *,
+        max_skipped_steps: int = 50,
+        max_none_losses: int = 100,
+    ):
+        if mixed_precision not in (None, "bf16", "fp16"):
+            raise ValueError(f"mixed_precision={mixed_precision!r}: should be 'bf16', 'fp16' or None.")
+        self.state = TrainState()
+        self.max_steps = max_steps
+        self.grad_clip = grad_clip
+        self.max_non_finite_grad_retries = max_non_finite_grad_retries
+        self.precision = Precision(mixed_precision or "fp32")  # type: ignore[arg-type]
+        self.gradient_accumulation_steps = gradient_accumulation_steps or 1
+        self.workspace = Path(workspace) if workspace is not None else None
+        self.device = torch.device(device) if device is not None else torch.get_default_device()
+        self.no_sync_accumulate = no_sync_accumulate
+        self.state_dict_options = state_dict_options
+        self.logger = logger or logging.getLogger("trainer")
+        self.max_skipped_steps = max_skipped_steps
+        self.max_none_losses = max_none_losses
+        self.step_info: dict[str, Any] = {}
+        self.resumed_rng: dict[str, Any] | None = None
+        self.last_metrics: dict[str, Any] = {}
+        """The newest value of each logged number, by flat name."""
+        self.is_built = False
+        self._samples_before: int | None = None
+        self._none_losses = 0
+        self._unsettled: DeferredFlag | None = None
+
+    # ------------------------------------------------------------------------------------- what a subclass gives
+    def build_data_loader(self) -> Iterable[Any]:
+        """Any iterable of batches; a finite one starts again when it ends."""
+        raise NotImplementedError
+
+    def build_model(self) -> nn.Module:
+        raise NotImplementedError
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        raise NotImplementedError
+
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        """The loss (0-d; None: pass over this batch) and nested records of numbers or 0-d tensors to be logged."""
+        raise NotImplementedError
+
+    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        return None
+
+    def build_grad_scaler(self) -> torch.amp.GradScaler:
+        return self.precision.scaler(self.device)
+
+    def build_hooks(self) -> Sequence[BaseHook]:
+        return []
+
+    def build_strategy(self) -> Strategy:
+        return AdoptedStrategy(
+            self.model, self.optimizer, self.grad_scaler, self.step_plan(), self.precision, self.device
+        )
+
+    def step_plan(self) -> StepPlan:
+        return StepPlan(
+            grad_accum_steps=self.gradient_accumulation_steps,
+            max_grad_norm=self.grad_clip,
+            retry_non_finite=self.max_non_finite_grad_retries is not None and not self.precision.needs_scaler,
+            no_sync_accumulate=self.no_sync_accumulate,
+        )
+
+    # -------------------------------------------------------------------------------------------------- the loop
+    @property
+    def step(self) -> int:
+        """The last begun optimizer step."""
+        return self.state.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.state.step = value
+
+    @property
+    def is_last_step(self) -> bool:
+        """Whether training ends with the present step; a run logs, evaluates and saves it in any case."""
+        return self.step >= self.max_steps or self.state.stop_reason is not None
+
+    @property
+    def samples(self) -> int | None:
+        """Samples consumed by all ranks, where the loader counts them."""
+        return getattr(self.data_loader, "samples", None)
+
+    def train(self) -> None:
+        """Train until `max_steps`, a hook's `state.stop`, or a signal.
+
+        Raises:
+            signals.Stop: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
+            TrainingError: a bound on non-finite gradients or losses of None was exceeded.
+        """
+        if not self.is_built:
+            self.build()
+        rng = rng_state()
+        try:
+            self.restore()
+            for call in self._events["on_before_train"]:
+                call(self)
+            self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
+            for call in self._events["on_after_train"]:
+                call(self)
+        finally:
+            for call in self._events["on_close"]:
+                call(self)
+
+    def build(self) -> None:
+        """Make every part, in this order; `train` does it if it has not been done."""
+        self.data_loader = self.build_data_loader()
+        self.model = self.build_model()
+        self.optimizer = self.build_optimizer()
+        self.lr_scheduler = self.build_lr_scheduler()
+        self.grad_scaler = self.build_grad_scaler()
+        self.hooks = list(self.build_hooks())
+        self.strategy = self.build_strategy()
+        self._events = {event: _overridden(self.hooks, event) for event in EVENTS}
+        if before_clip := self._events["on_before_optimizer_step"]:
+            self.strategy.before_clip = lambda: _call_all(before_clip, self)
+        self._agreement = Agreement()
+        self._forward_context: Callable[[], AbstractContextManager[Any]] = self.strategy.forward_context
+        self.is_built = True
+
+    def restore(self) -> None:
+        """Hooks put back what an earlier attempt saved."""
+        for call in self._events["on_start"]:
+            call(self)
+
+    def _run(self, rng: dict[str, Any]) -> None:
+        self.model.train()
+        self.strategy.zero_grad()
+        self._batches = iter(self.data_loader)
+        try:
+            restore_rng(rng)
+            if self._stop_signal():
+                self._boundary()
+            while self.step < self.max_steps and self.state.stop_reason is None:
+                self._run_step()
+                self._boundary()
+        except signals.Interrupted:
+            # Nothing of the next step had been computed: the state is that of the boundary before, but for a batch that
+            # the loader may have counted just as the signal came.
+            self.step -= 1
+            if self._samples_before is not None:
+                self.data_loader.samples = self._samples_before  # type: ignore[attr-defined]
+            self._agreed_at = -1
+            self._boundary()
+            raise signals.Stop(signals.received()) from None
+        finally:
+            if hasattr(self._batches, "close"):
+                self._batches.close()  # it may own worker processes
+
+    def _run_step(self) -> None:
+        self.step += 1
+        self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
+        for call in self._events["on_before_step"]:
+            call(self)
+        self._samples_before = self.samples
+        start = time.perf_counter()
+        result = self._attempt()
+        while result.retry:
+            self._count_retry(result)
+            result = self._attempt()
+        self.step_info["grad_norm"] = result.grad_norm
+        if result.skipped is False:
+            self._updated()
+        elif result.skipped is True:
+            self._left_out()
+        else:
+            self._unsettled = result.skipped
+        self.step_info["step_time"] = time.perf_counter() - start
+        for call in self._events["on_after_step"]:
+            call(self)
+
+    def _attempt(self) -> StepResult:
+        self._accumulate()
+        self.settle()
+        self._agreement.begin(signals.received())
+        return self.strategy.step()
+
+    def _accumulate(self) -> None:
+        """Forward and backward over the micro-batches of one optimizer step."""
+        strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
+        done = 0
+        while done < count:
+            if signals.received():
+                deadline.progress()
+            batch = self._next_batch(interruptible=not info["data_time"])  # before anything has been drawn or computed
+            with strategy.grad_sync(done == count - 1):
+                with self._forward_context():
+                    loss, records = self.forward(batch)
+                if loss is None:
+                    self._count_none_loss()
+                    continue
+                info["loss"].append(loss.detach())
+                info["records"].append(records)
+                strategy.backward(loss)
+            self._none_losses = 0
+            done += 1
+
+    def _next_batch(self, interruptible: bool) -> Any:
+        start = time.perf_counter()
+        try:
+            if interruptible and self._agreement.alone:
+                with signals.waiting:
+                    batch = next(self._batches)
+            else:
+                batch = next(self._batches)
+        except StopIteration:
+            batch = self._next_epoch()
+        self.step_info["data_time"].append(time.perf_counter() - start)
+        return batch
+
+    def _next_epoch(self) -> Any:
+        self.state.epoch += 1
+        for owner in (self.data_loader, getattr(self.data_loader, "sampler", None)):
+            if set_epoch := getattr(owner, "set_epoch", None):
+                set_epoch(self.state.epoch)
+        self._batches = iter(self.data_loader)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise TrainingError("The data loader gave no batch in a whole epoch: its dataset is empty.") from None
+
+    def _boundary(self) -> None:
+        """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
+        for call in self._events["on_step_boundary"]:
+            call(self)
+        if signum := self._stop_signal():
+            raise signals.Stop(signum)
+
+    def _stop_signal(self) -> int:
+        """The signal that all ranks know of at this boundary."""
+        if self._agreed_at != self.step:
+            self._agreed, self._agreed_at = self._agreement.result(signals.received()), self.step
+        return 0 if self.is_last_step else self._agreed  # a run that has ended is completed, not stopped
+
+    _agreed = 0
+    _agreed_at = -1
+
+    @property
+    def stop_signal(self) -> int:
+        """For hooks at a boundary: the signal on which training ends here, 0 without one. The same on all ranks."""
+        return self._stop_signal()
+
+    # ---------------------------------------------------------------------------------- updates and their absence
+    def settle(self) -> None:
+        """Take note of a skip that the device decided on. The learning rate is right once this has been called, as it
+        is before each update; it waits for the step before alone."""
+        if self._unsettled is not None:
+            flag, self._unsettled = self._unsettled, None
+            self._left_out() if flag.read() else self._updated()
+
+    def _updated(self) -> None:
+        self.state.skipped_in_row = 0
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def _left_out(self) -> None:
+        state = self.state
+        state.skipped_steps += 1
+        state.skipped_in_row += 1
+        self.logger.log(
+            logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # a scaler finds its scale that way
+            "Step %d: the gradient is not finite (%s); the update is left out (%d in a row).",
+            self.step, self._last_losses(), state.skipped_in_row,
+        )  # fmt: skip
+        if state.skipped_in_row > self.max_skipped_steps:
+            raise TrainingError(
+                f"The gradient was not finite in {state.skipped_in_row} steps in a row (max_skipped_steps="
+                f"{self.max_skipped_steps}); last: {self._last_losses()}. Lower the learning rate or look at the data."
+            )
+
+    def _count_retry(self, result: StepResult) -> None:
+        count = self.step_info["non_finite_grad_retry_count"]
+        bound = self.max_non_finite_grad_retries or 0
+        if count >= bound:
+            raise TrainingError(
+                f"Step {self.step}: the gradient is not finite after {count} of {bound} retries "
+                f"(max_non_finite_grad_retries); last: {self._last_losses()}."
+            )
+        self.logger.warning(
+            "Step %d: the gradient is not finite (%s); retry %d/%d with new batches.",
+            self.step, self._last_losses(), count + 1, bound,
+        )  # fmt: skip
+        self.step_info |= {"loss": [], "records": [], "non_finite_grad_retry_count": count + 1}
+
+    def _count_none_loss(self) -> None:
+        self._none_losses += 1
+        if world_size() > 1 and self.strategy.forward_is_collective:
+            raise TrainingError(
+                f"Step {self.step}: forward returned no loss on rank {self.strategy.ranks.rank}. Under "
+                f"strategy={self.strategy.name} the ranks' forward and backward passes wait for each other, so each "
+                "needs a loss for every batch: return one times 0, or take strategy=ddp."
+            )
+        if world_size() > 1 or unwrap(self.model) is not self.model:
+            warnings.warn(
+                "The loss is None: no backward pass follows. Do not call the wrapped model's forward for such a batch; "
+                "DDP and FSDP expect each forward to be followed by a backward.",
+                LossNoneWarning,
+                stacklevel=2,
+            )
+        if self._none_losses > self.max_none_losses:
+            raise TrainingError(
+                f"Step {self.step}: forward returned no loss {self._none_losses} times in a row "
+                f"(max_none_losses={self.max_none_losses})."
+            )
+
+    def _last_losses(self) -> str:
+        losses = ", ".join(f"{float(loss):.6g}" for loss in self.step_info["loss"])
+        records = "; ".join(filter(None, map(format_records, self.step_info["records"])))
+        return f"loss {losses}" + (f"; {records}" if records else "")
+
+    # ----------------------------------------------------------------------------------------- state and logging
+    def state_dict(self) -> dict[str, Any]:
+        """Everything in memory: `model`, `training_state`, and what hooks add. Whole tensors under every wrapper."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict  # 1 s of imports, for this call alone
+
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=self.state_dict_options)
+        state = {"model": model, "training_state": self.training_state() | {"optimizer": optimizer}}
+        for call in self._events["on_state_dict"]:
+            call(self, state)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        training_state = state["training_state"]
+        self.load_training_state(training_state)  # the scheduler before the optimizer: pytorch #119168
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=training_state["optimizer"],
+            options=self.state_dict_options,
+        )
+        for call in self._events["on_load_state_dict"]:
+            call(self, state)
+
+    def training_state(self) -> dict[str, Any]:
+        """All but model, optimizer and hooks: counters, scheduler, scaler, data position."""
+        self.settle()
+        state = self.state
+        loader_state = getattr(self.data_loader, "state_dict", None)
+        return {
+            "step": state.step,
+            "skipped_steps": state.skipped_steps,
+            "skipped_in_row": state.skipped_in_row,
+            "epoch": state.epoch,
+            "stop_reason": state.stop_reason,
+            "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
+            "grad_scaler": self.grad_scaler.state_dict(),
+            "data_loader": loader_state() if loader_state is not None else None,
+        }
+
+    def load_training_state(self, saved: dict[str, Any]) -> None:
+        state = self.state
+        state.step = saved["step"]
+        state.skipped_steps = saved.get("skipped_steps", 0)
+        state.skipped_in_row = saved.get("skipped_in_row", 0)
+        state.epoch = saved.get("epoch", 0)
+        state.stop_reason = saved.get("stop_reason")
+        if self.lr_scheduler is not None and saved["lr_scheduler"] is not None:
+            self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+        if self.grad_scaler.is_enabled() and saved["grad_scaler"]:
+            self.grad_scaler.load_state_dict(saved["grad_scaler"])
+        if saved.get("data_loader") is not None and hasattr(self.data_loader, "load_state_dict"):
+            self.data_loader.load_state_dict(saved["data_loader"])
+        elif state.step:
+            self.logger.warning(
+                "The data loader has no state_dict(): after this resume its order starts from the beginning."
+            )
+
+    @classmethod
+    def unwrap(cls, module: nn.Module) -> nn.Module:
+        return unwrap(module)
+
+    @property
+    def unwrapped_model(self) -> nn.Module:
+        return unwrap(self.model)
+
+    def log(self, records: dict[str, Any], dry_run: bool = False) -> None:
+        """Hand nested records of numbers to every hook; `dry_run`: hooks say what they would do, and do nothing."""
+        self.last_metrics |= flatten(records)
+        for call in self._events["on_log"]:
+            call(self, records, dry_run)
+
+    log_scalars = log  # its later name in trainloop
+
+    def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
+        """Hand nested records of PIL images to every hook."""
+        for call in self._events["on_log_images"]:
+            call(self, records, dry_run)
+
+
+class Trainer(BaseTrainer):
+    """BaseTrainer made from composed parts; it adds nothing to the loop.
+
+    Args:
+        strategy: set up already; it builds, wraps and steps.
+        build_model, build_optimizer, build_scheduler: factories; the scheduler's may be None.
+        data_loader: of this rank.
+        settings: BaseTrainer's own arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        build_model: Callable[[], nn.Module],
+        build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
+        data_loader: Iterable[Any],
+        hooks: Sequence[BaseHook],
+        precision: Precision,
+        **settings: Any,
+    ):
+        super().__init__(device=strategy.device, **settings)
+        self.precision = precision
+        self._strategy, self._loader, self._given_hooks = strategy, data_loader, hooks
+        self._factories = build_model, build_optimizer, build_scheduler
+
+    def build_data_loader(self) -> Iterable[Any]:
+        return self._loader
+
+    def build_model(self) -> nn.Module:
+        model, self._optimizer = self._strategy.prepare(self._factories[0], self._factories[1])
+        return model
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
+
+    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        return self._factories[2](self.optimizer) if self._factories[2] is not None else None
+
+    def build_grad_scaler(self) -> torch.amp.GradScaler:
+        return self._strategy.scaler
+
+    def build_hooks(self) -> Sequence[BaseHook]:
+        return self._given_hooks
+
+    def build_strategy(self) -> Strategy:
+        return self._strategy
+
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        return self.model(input)
+
+
+def _overridden(hooks: Sequence[BaseHook], event: str) -> list[Callable[..., None]]:
+    """The bound methods of those hooks alone that do something on an event: an empty call costs as a full one."""
+    return [getattr(hook, event) for hook in hooks if getattr(type(hook), event) is not getattr(BaseHook, event)]
+
+
+def _call_all(calls: Sequence[Callable[..., None]], *args: Any) -> None:
+    for call in calls:
+        call(*args)

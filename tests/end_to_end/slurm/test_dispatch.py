@@ -1,0 +1,212 @@
+"""`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support.lab import LONGEST, QUICK, experiment, run_folders, states, steps_done, wait_for, wait_for_step
+from support.runner import final_state, metrics, record
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
+HELD = ["+dispatch.sbatch.hold=true"]
+CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
+
+
+def runs(lab, verb, outputs, *words):
+    return lab.launcher(verb, "--outputs", str(outputs), *words, module="launcher.runs")
+
+
+def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undisturbed):
+    lab, conf = cluster, tmp_path / "conf"
+    (conf / "model").mkdir(parents=True)
+    (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 16\n")
+    outputs = tmp_path / "outputs"
+    words = [word for word in experiment(outputs) if not word.startswith("model")]
+    done = lab.launcher("--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm", *HELD)
+    assert done.returncode == 0, done.stderr
+    (folder,) = run_folders(outputs)
+    job = json.loads((folder / "slurm.json").read_text())["job_id"]
+    assert f"SLURM job {job}, {folder}" in done.stdout
+    (run,) = states(lab, outputs).values()
+    assert (run["state"], run["job_id"], run["waits_for"]) == ("queued", job, "JobHeldUser")
+
+    (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 99\n")
+    again = lab.launcher(
+        "--config-dir", str(conf), "model=mine", "model.hidden_dim=16", *words, *QUICK, "dispatch=slurm"
+    )
+    assert "0 submitted, 1 left alone" in again.stdout
+    assert "hidden_dim: 16" in (folder / ".hydra" / "config.yaml").read_text()
+
+    follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
+    following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
+    lab.run("scontrol", "release", job)
+    assert lab.wait_until_ended(job) == "COMPLETED"
+    assert record(outputs)["attempts"][0]["slurm_job_id"] == job
+    assert metrics(outputs) == metrics(undisturbed())
+    followed, _ = following.communicate(timeout=LONGEST)
+    assert "Step 300/300" in followed and "Completed at step 300" in followed
+    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
+
+    before = final_state(outputs)  # a job that has done its work is started once more
+    lab.run("scontrol", "requeue", job)
+    wait_for(lambda: lab.info(job)["Restarts"] == "1" and lab.info(job)["JobState"] == "COMPLETED", "the second start")
+    assert len(record(outputs)["attempts"]) == 1 and final_state(outputs) == before
+    assert "is complete already" in (folder / "logs" / f"slurm-{job}.log").read_text()
+
+
+def test_a_sweep_is_an_array_in_chunks_and_goes_on_where_it_stands(plain_cluster, tmp_path):
+    lab = plain_cluster  # without sacct; its MaxArraySize allows two tasks
+    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.partition=main"]
+    first = lab.launcher(*words, "dispatch.wait=true", "-m", "seed=0,1")
+    assert first.returncode == 0, first.stderr
+    assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 2
+
+    command = [sys.executable, "-m", "launcher", *words, *HELD, "dispatch.wait=true", "-m", "seed=range(5)"]
+    second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(tmp_path.glob("*/*/slurm.json"))) == 5, "three more to be submitted")
+    second.send_signal(signal.SIGTERM)  # ends the waiting alone
+    told, warned = second.communicate(timeout=LONGEST)
+    assert "3 submitted as SLURM jobs " in told and "2 left alone" in told, told
+    assert second.returncode == 143 and "3 runs go on without being waited for" in warned, warned
+    jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
+    assert len(jobs) == 3 and len({job.partition("_")[0] for job in jobs}) == 2
+    assert "0 submitted, 5 left alone" in lab.launcher(*words, "-m", "seed=range(5)").stdout
+
+    assert runs(lab, "cancel", tmp_path, "seed=3").returncode == 0
+    lost = next(iter(states(lab, tmp_path, "seed=4").values()))["job_id"]
+    lab.run("scancel", lost)  # behind our back
+    found = {run["state"] for run in states(lab, tmp_path, "seed=3").values()}
+    assert found == {"cancelled"} and states(lab, tmp_path, "seed=4").popitem()[1]["state"] == "stale"
+    assert runs(lab, "cancel", tmp_path, "--all").returncode == 0
+    assert not {run["state"] for run in states(lab, tmp_path).values()} & {"queued", "running"}
+
+    third = lab.launcher(*words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)")
+    assert "3 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
+    assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
+
+
+def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
+    lab = cluster
+    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true", "-m", "seed=0,1"]
+    done = lab.launcher(*words, CRASH)
+    assert done.returncode == 1 and "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
+    for run in states(lab, tmp_path).values():
+        assert run["state"] == "failed" and "on purpose" in run["attempts"][-1]["reason"]
+        assert lab.wait_until_ended(run["job_id"]) == "FAILED"
+        assert lab.info(run["job_id"])["Restarts"] == "0" and len(run["attempts"]) == 1
+    folder = run_folders(tmp_path)[0]
+    frozen = json.loads((folder / "submission.json").read_text())
+    del frozen["config"]["tracker"]["crash"]
+    (folder / "submission.json").write_text(json.dumps(frozen))
+    assert runs(lab, "retry", tmp_path, folder.name).returncode == 0
+    job = json.loads((folder / "slurm.json").read_text())["job_id"]
+    assert lab.wait_until_ended(job) == "COMPLETED"
+    assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"
+
+
+def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
+    lab, fakes = cluster, tmp_path / "bin"
+    fakes.mkdir()
+    real = lab.run("bash", "-c", "command -v scontrol").strip()
+    (fakes / "scontrol").write_text(
+        f'#!/bin/bash\n[[ $1 == requeue ]] && {{ echo "no such luck" >&2; exit 1; }}\nexec {real} "$@"\n'
+    )
+    (fakes / "scontrol").chmod(0o755)
+    outputs = tmp_path / "outputs"
+    job = lab.submit(outputs, f"dispatch.setup=['export PATH={fakes}:$PATH']", "dispatch.partition=preempt")
+    wait_for_step(outputs)
+    lab.preempt(lab.info(job)["NodeList"])
+    assert lab.wait_until_ended(job) == "FAILED"
+    assert record(outputs)["state"] == "failed"
+    assert "could not be requeued: " in record(outputs)["attempts"][-1]["reason"]
+    assert "no such luck" in (run_folders(outputs)[0] / "logs" / f"slurm-{job}.log").read_text()
+
+
+def test_restarts_without_progress_end(cluster, tmp_path):
+    lab = cluster
+    job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000")
+    for restart in range(2):  # before anything is saved
+        wait_for(lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted")
+        step = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()[0]
+        lab.run("scancel", "--signal=KILL", step, check=False)
+        lab.run("scontrol", "requeue", job, check=False)
+    assert lab.wait_until_ended(job) == "FAILED"
+    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < 25
+    assert "without a new checkpoint" in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
+
+
+def starts(outputs, job):
+    paths = list(outputs.glob("*/*/restarts.json"))
+    return json.loads(paths[0].read_text())[job]["starts"] if paths else []
+
+
+def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
+    lab = cluster
+    words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
+    fine = lab.launcher(*words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G")
+    assert fine.returncode == 0 and "Nothing looks wrong" in fine.stdout, fine.stdout + fine.stderr
+    for flag in ("array=0-1", "cpus-per-task=2", "gpus-per-node=2", "ntasks-per-node=2", "mem=1G", "requeue"):
+        assert f"#SBATCH --{flag}" in fine.stdout
+    wrong = lab.launcher(
+        *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
+        SLURM_JOB_ID="1",
+        SLURM_NTASKS="3",
+    )
+    assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
+    assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
+    assert "! SLURM_JOB_ID, SLURM_NTASKS: set by a job around this command" in wrong.stdout
+    assert "! sbatch: would refuse it" in wrong.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["dispatch.partition=nowhere"], "dispatch=slurm: "),
+        (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
+        (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
+        (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: does not divide by 9 ranks"),
+        (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
+        (["dispatch.nods=2"], "dispatch.nods"),
+    ],
+)
+def test_what_cannot_be_submitted_is_a_sentence(cluster, tmp_path, overrides, sentence):
+    done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert not tmp_path.exists() or not list(tmp_path.iterdir())
+
+
+def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
+    lab, project = cluster, tmp_path / "project"
+    (project / "mine").mkdir(parents=True)
+    (project / "mine" / "__init__.py").write_text(
+        "class Job:\n    def run(self, config):\n        print('this is version', VERSION, flush=True)\nVERSION = 1\n"
+    )
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], cwd=project, check=True)
+    source = project / "mine" / "__init__.py"
+    source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))  # not committed, and yet it counts
+    words = [
+        f"paths.outputs={tmp_path / 'outputs'}",
+        "model=mlp",
+        "data=digits",
+        "job._target_=mine.Job",
+        "dispatch=slurm",
+    ]
+    submit = [sys.executable, "-m", "launcher", *words, "dispatch.snapshot=true", *HELD]
+    done = subprocess.run(submit, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST)
+    assert done.returncode == 0, done.stderr
+    source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3"))
+    (ticket,) = (tmp_path / "outputs").glob("*/*/slurm.json")
+    job = json.loads(ticket.read_text())["job_id"]
+    lab.run("scontrol", "release", job)
+    lab.wait_until_ended(job)
+    log = (ticket.parent / "logs" / f"slurm-{job}.log").read_text()
+    assert "this is version 2" in log
+    (told,) = (tmp_path / "outputs" / ".slurm").glob("*/snapshot.json")
+    assert json.loads(told.read_text())["dirty"] is True
+    assert "+VERSION = 2" in (told.parent / "code.diff").read_text()

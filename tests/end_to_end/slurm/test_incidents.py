@@ -1,0 +1,61 @@
+"""What befalls jobs, on a real cluster: each run ends as if nothing had happened."""
+
+from itertools import pairwise
+
+import pytest
+
+from launcher.run.record import read_record
+from support.incidents import INCIDENTS, INTERVAL
+from support.lab import LONGEST, run_folders, wait_for_step
+from support.runner import final_state, metrics, record
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
+def test_a_run_goes_on_as_if_nothing_had_happened(happened, incident, undisturbed):
+    outputs, future = happened[incident.name]
+    job, step, final = future.result(timeout=LONGEST)
+    attempts = record(outputs)["attempts"]
+    first, last = attempts[0], attempts[-1]
+    logs = "".join(path.read_text()[-3000:] for path in outputs.glob("*/*/logs/slurm*"))
+
+    assert final == incident.final, logs
+    if incident.at_once:  # before an attempt was begun, or just after
+        assert len(attempts) <= incident.starts, logs
+    else:
+        assert len(attempts) == incident.starts, logs
+        assert first["outcome"] == incident.outcome and incident.reason in (first["reason"] or ""), logs
+    assert {one["slurm_job_id"] for one in attempts} == {job}
+    (folder,) = run_folders(outputs)
+    if final != "COMPLETED":
+        assert record(outputs)["state"] == incident.outcome
+        assert (folder / "checkpoints" / f"step-{last['end_step']:08d}" / "manifest.json").exists()
+        return
+    assert record(outputs)["state"] == "completed"
+    reference = undisturbed(incident.ranks, *(incident.overrides[2:] if incident.ranks > 1 else ()))
+    assert final_state(outputs) == final_state(reference)
+    if incident.ranks == 1:
+        assert metrics(outputs) == metrics(reference)  # each step once
+    if not incident.lossless:
+        assert last["start_step"] >= step - INTERVAL
+        return
+    for before, after in pairwise(attempts):
+        assert before["end_step"] == after["start_step"]
+        assert incident.at_once or 0 < after["start_step"] < after["end_step"]
+
+
+def test_tasks_of_an_array_each_go_on(cluster, tmp_path, undisturbed):
+    lab = cluster
+    place = ["dispatch.partition=preempt", "+dispatch.sbatch.nodelist=node4"]
+    job = lab.submit(tmp_path, *place, "-m", "seed=0,1")
+    wait_for_step(tmp_path, 10, runs=2)
+    lab.preempt("node4")
+    for task in range(2):
+        assert lab.wait_until_ended(f"{job}_{task}") == "COMPLETED"
+    records = [read_record(folder / "run.json") for folder in run_folders(tmp_path)]
+    assert [one["state"] for one in records] == ["completed"] * 2
+    assert sorted(one["attempts"][-1]["slurm_job_id"] for one in records) == [f"{job}_{task}" for task in range(2)]
+    for one in records:
+        first, last = one["attempts"]
+        assert first["end_step"] == last["start_step"]

@@ -1,0 +1,58 @@
+"""Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own launchers."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.lab import LONGEST, QUICK, ROOT, experiment, states, wait_for_step
+from support.runner import final_state, record
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
+
+
+@pytest.mark.parametrize("script", ["train", "sweep"])
+def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, script):
+    lab = cluster
+    (tmp_path / "sweep.txt").write_text("run.tag=null\n")
+    words = [*experiment(tmp_path / "outputs"), "model.dropout=0"]
+    array = ["--array=1-1"] if script == "sweep" else []
+    given = [str(tmp_path / "sweep.txt"), *words] if script == "sweep" else words
+    path = str(ROOT / "slurm" / f"{script}.sbatch")
+    told = lab.run("sbatch", f"--chdir={tmp_path}", "-p", "preempt", *array, path, *given)
+    job = told.split()[-1] + ("_1" if array else "")
+    wait_for_step(tmp_path / "outputs")
+    lab.preempt(lab.info(job)["NodeList"])
+    assert lab.wait_until_ended(job) == "COMPLETED"
+    first, last = record(tmp_path / "outputs")["attempts"]
+    assert first["outcome"] == "preempted" and first["end_step"] == last["start_step"] > 0
+    assert final_state(tmp_path / "outputs") == final_state(undisturbed())
+
+
+@pytest.mark.parametrize("where", ["slurm", "local"])
+def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, where):
+    lab = cluster
+    launcher = [f"hydra/launcher=submitit_{where}", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=60"]
+    words = [*experiment(tmp_path, steps=20), *QUICK, "strategy=ddp", *launcher]
+    done = lab.launcher(*words, "-m", "seed=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = states(lab, tmp_path).values()
+    assert (run["state"], run["world_size"], len(run["attempts"])) == ("completed", 2, 1)
+
+
+def test_a_preempted_job_of_hydras_submitit_launcher_goes_on(cluster, tmp_path, undisturbed):
+    lab = cluster
+    place = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=preempt", "hydra.launcher.timeout_min=60"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launcher", *experiment(tmp_path), *place, "-m", "seed=0"], env=lab.environment, cwd=ROOT
+    )
+    try:
+        wait_for_step(tmp_path)
+        job = record(tmp_path)["attempts"][0]["slurm_job_id"]
+        lab.preempt(lab.info(job)["NodeList"])
+        assert process.wait(timeout=LONGEST) == 0
+    finally:
+        process.kill()
+    first, last = record(tmp_path)["attempts"]
+    assert first["reason"] == "preempted, requeued" and first["end_step"] == last["start_step"]
+    assert final_state(tmp_path) == final_state(undisturbed())

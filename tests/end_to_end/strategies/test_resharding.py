@@ -1,0 +1,99 @@
+"""A checkpoint of one strategy and number of ranks goes into another, to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.drive import stored
+from support.ranks import Task, together
+
+WRITERS = {
+    "none": (1, ["strategy=none"]),
+    "hybrid 2x2": (4, ["strategy=fsdp", "strategy.replicate=2"]),
+    "ddp x2": (2, ["strategy=ddp"]),
+    "fsdp x2": (2, ["strategy=fsdp"]),
+}
+READERS = {
+    "ddp x2": (2, ["strategy=ddp"]),
+    "fsdp x2": (2, ["strategy=fsdp"]),
+    "no_shard x2": (2, ["strategy=fsdp", "strategy.sharding=no_shard"]),
+    "none": (1, ["strategy=none"]),
+    "fsdp x1": (1, ["strategy=fsdp"]),
+    "fsdp x3": (3, ["strategy=fsdp"]),
+    "fsdp x3 again": (3, ["strategy=fsdp"]),
+}
+PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
+"""Ranks that are started one group after the other, and whether they write, read or both: starting is what costs."""
+STEPS = 3
+CHAIN = ("fsdp x2", "none", "ddp x3")
+"""Two ranks wrote, one took it up and wrote again, three go on from there."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("resharding")
+
+
+@pytest.fixture(scope="module")
+def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
+    """What each rank of each reader had from each writer's checkpoint."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for number, (count, acts) in enumerate(PHASES):
+        writers = [name for name, (n, _) in WRITERS.items() if n == count and "w" in acts]
+        readers = [name for name, (n, _) in READERS.items() if n == count and "r" in acts]
+        pairs = [(writer, reader) for writer in WRITERS for reader in readers]
+        tasks: list[Task] = [("saved", {"folder": str(root / one), "overrides": WRITERS[one][1]}) for one in writers]
+        for writer, reader in pairs:
+            paths = {"source": str(root / writer), "folder": str(root / f"{writer}-{reader}")}
+            tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
+        if (count, acts) == PHASES[-1]:
+            paths = {"source": str(root / f"{CHAIN[0]}-{CHAIN[1]}"), "folder": str(root / "chain")}
+            tasks.append(("loaded", {**paths, "overrides": ["strategy=ddp"], "steps": STEPS + 2}))
+            pairs.append(CHAIN)
+        results = together(count, root / f"phase-{number}", tasks)
+        found |= dict(zip(pairs, results[len(writers) :], strict=True))
+    return found
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_value_is_written_once(root: Path, read: dict[tuple[str, ...], list[Any]], writer: str) -> None:
+    found = stored(str(root / writer))
+    assert found["written"] == found["numel"]
+    assert any(name.endswith("exp_avg") for name in found["numel"])
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_tensors_are_equal_to_the_bit(
+    root: Path, read: dict[tuple[str, ...], list[Any]], writer: str, reader: str
+) -> None:
+    expected = stored(str(root / writer))["tensors"]
+    for rank in read[writer, reader]:
+        assert rank["tensors"] == expected
+        assert (rank["step"], rank["samples"], rank["last"]) == (STEPS, STEPS * 12, STEPS + 1)
+
+
+def test_all_go_on_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
+    """Of the whole batch each sample is some rank's, once, however many ranks there were and are."""
+    sets = {pair: sorted(sample for rank in ranks for sample in rank["taken"]) for pair, ranks in read.items()}
+    last = sets.pop(CHAIN)
+    expected = sets["none", "none"]
+    assert len(expected) == len(set(expected)) == 12
+    assert {pair: taken == expected for pair, taken in sets.items()} == dict.fromkeys(sets, True)
+    assert len(set(last)) == 12 and not set(last) & set(expected), "the chain goes on behind them"
+
+
+def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], list[Any]]) -> None:
+    between = stored(str(root / f"{CHAIN[0]}-{CHAIN[1]}"))["tensors"]
+    assert between != stored(str(root / CHAIN[0]))["tensors"], "the one rank has trained"
+    for rank in read[CHAIN]:
+        assert rank["tensors"] == between
+        assert (rank["step"], rank["samples"], rank["last"]) == (STEPS + 1, (STEPS + 1) * 12, STEPS + 2)
+
+
+def test_each_rank_has_random_numbers_of_its_own(read: dict[tuple[str, ...], list[Any]]) -> None:
+    same, more = read["fsdp x2", "fsdp x2"], read["fsdp x2", "fsdp x3"]
+    assert [rank["rng"] for rank in more[:2]] == [rank["rng"] for rank in same]
+    assert len({rank["rng"] for rank in more}) == 3
+    assert [rank["rng"] for rank in read["fsdp x2", "fsdp x3 again"]] == [rank["rng"] for rank in more]

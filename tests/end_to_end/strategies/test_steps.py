@@ -1,0 +1,182 @@
+"""What happens on one rank alone, and what options change: all decide alike, and no number moves that should not."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from support.ranks import together
+
+FSDP, DDP, NONE = ["strategy=fsdp"], ["strategy=ddp"], ["strategy=none"]
+COMPILED = ["trainer.compile={backend:aot_eager}"]  # the quickest that has a graph
+SAME = {
+    "recompute all": [*FSDP, "trainer.activation_checkpointing=full"],
+    "recompute every 2nd": [*FSDP, "trainer.activation_checkpointing=2"],
+    "keep gathered": [*FSDP, "strategy.sharding=shard_grad_op"],
+    "prefetch": [*FSDP, "strategy.prefetch=1"],
+    "one unit": [*FSDP, "strategy.min_params=0"],
+    "many units": [*FSDP, "strategy.min_params=200"],
+    "on the host": [*FSDP, "strategy.cpu_offload=true"],
+    "drawn on the host": [*FSDP, "strategy.init=host"],
+    "compiled": [*FSDP, *COMPILED],
+}
+"""Two ranks, and to the bit what plain fsdp gives, dropout included."""
+CLOSE = {
+    "ddp recompute": [*DDP, "trainer.activation_checkpointing=full"],
+    "ddp static graph": [*DDP, "strategy.static_graph=true"],
+    "ddp unused": [*DDP, "strategy.find_unused_parameters=true", "strategy.gradient_as_bucket_view=false"],
+    "ddp bf16": [*DDP, "strategy.compression=bf16"],
+    "ddp compiled": [*DDP, *COMPILED],
+}
+"""Two ranks, and to rounding what plain ddp gives."""
+OVERFLOW = {
+    f"{name} {kind}": [*strategy, *extra]
+    for name, strategy in {"ddp": DDP, "fsdp": FSDP, "no_shard": [*FSDP, "strategy.sharding=no_shard"]}.items()
+    for kind, extra in {
+        "skip": [],
+        "retry": ["trainer.max_non_finite_grad_retries=1"],
+        "scaler": ["precision=fp16", "precision.init_scale=1024"],
+    }.items()
+}
+PARTS = {
+    "digits": ["digits"],
+    "untied": ["model.tie_embeddings=false"],
+    "sgd": ["optimizer=sgd"],
+    **({"muon": ["optimizer=muon"]} if hasattr(torch.optim, "Muon") else {}),
+}
+"""Other parts, under fsdp on two ranks and under none on one."""
+REFUSED = [
+    [*FSDP, "strategy.replicate=2"],
+    [*FSDP, "strategy.sharding=no_shard", "strategy.replicate=2"],
+    [*FSDP, "strategy.reduce_dtype=bf16"],
+    [*FSDP, "precision=bf16", "strategy.mixed_precision=false", "strategy.reduce_dtype=bf16"],
+    [*FSDP, "trainer.compile={}", "+trainer.compile.fullgraph=true"],
+    [*DDP, "trainer.compile={}", "+trainer.compile.fullgraph=true"],
+    [*NONE, "trainer.compile={backend:aot_eager}", "+trainer.compile.mode=max-autotune"],
+    [*NONE, "precision=tf32"],
+    ["digits", "trainer.activation_checkpointing=5"],
+]
+"""On one rank; the last word is the one that is refused."""
+DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """All of it on two ranks at once, by name."""
+    folder = tmp_path_factory.mktemp("steps")
+    tasks: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, overrides in {"fsdp": FSDP, "ddp": DDP, **SAME, **CLOSE}.items():
+        tasks[name] = "train", {"folder": str(folder / name), "overrides": [*overrides, *DROPOUT]}
+    for name, overrides in OVERFLOW.items():
+        tasks[name] = "overflow", {"folder": str(folder / name), "overrides": overrides}
+    tasks["wrapped"] = "wrapped_by_the_user", {"folder": str(folder / "wrapped")}
+    tasks["none loss"] = "none_loss", {"folder": str(folder / "none"), "overrides": DDP}
+    tasks["uneven"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 4]}
+    tasks["uneven stopped"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 9], "stop": True}
+    for name, overrides in {"fsdp": FSDP, "ddp": DDP, "host": SAME["drawn on the host"]}.items():
+        tasks[f"weights {name}"] = "initial_weights", {"overrides": overrides}
+    tasks["weights mlp"] = "initial_weights", {"overrides": [*FSDP, "digits"]}
+    for name, overrides in PARTS.items():
+        tasks[f"part {name}"] = "train", {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]}
+    return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("alone")
+    tasks = {
+        "weights": ("initial_weights", {"overrides": NONE}),
+        "weights fsdp": ("initial_weights", {"overrides": FSDP}),
+        "weights mlp": ("initial_weights", {"overrides": [*NONE, "digits"]}),
+        "plain": ("train", {"folder": str(folder / "a"), "overrides": [*NONE, *DROPOUT]}),
+        "recompute": (
+            "train",
+            {"folder": str(folder / "b"), "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"]},
+        ),
+        "compiled": ("train", {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]}),
+        "refused": ("refused", {"overrides": REFUSED}),
+    }
+    for name, overrides in PARTS.items():
+        tasks[f"part {name}"] = ("train", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
+    return {name: one[0] for name, one in zip(tasks, together(1, folder, list(tasks.values())), strict=True)}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_options_that_change_no_number(found: dict[str, list[Any]], name: str) -> None:
+    for mine, expected in zip(found[name], found["fsdp"], strict=True):
+        assert mine["losses"] == expected["losses"]
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-6)  # summed in another order
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_options_that_round_differently(found: dict[str, list[Any]], name: str) -> None:
+    for mine, expected in zip(found[name], found["ddp"], strict=True):
+        assert mine["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_other_parts_agree_too(found: dict[str, list[Any]], alone: dict[str, Any], name: str) -> None:
+    expected = alone[f"part {name}"]
+    for mine in found[f"part {name}"]:
+        assert mine["losses"] == pytest.approx(expected["losses"], rel=2e-5)
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-3)  # Muon's own arithmetic is in bf16
+
+
+@pytest.mark.parametrize("name", ["recompute", "compiled"])
+def test_what_changes_no_number_on_one_rank(alone: dict[str, Any], name: str) -> None:
+    for key in ("losses", "norms", "digest"):
+        assert alone[name][key] == alone["plain"][key]
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_what_does_not_go_together_is_refused(alone: dict[str, Any], overrides: list[str]) -> None:
+    (sentence,) = alone["refused"][REFUSED.index(overrides)]
+    assert sentence.startswith(overrides[-1].removeprefix("+"))
+    assert "; take " in sentence
+
+
+@pytest.mark.parametrize("name", ["weights fsdp", "weights ddp", "weights host"])
+def test_the_first_weights_are_the_same_everywhere(
+    found: dict[str, list[Any]], alone: dict[str, Any], name: str
+) -> None:
+    main, other = found[name]
+    assert main["weights"] == alone["weights"]["weights"] == alone["weights fsdp"]["weights"]
+    assert main["buffers"] == other["buffers"]
+    assert main["next"] == alone["weights"]["next"] == alone["weights fsdp"]["next"], "as if it had been alone"
+    assert other["next"] != main["next"], "ranks draw the same dropout"
+    assert found["weights mlp"][0]["weights"] == alone["weights mlp"]["weights"]
+
+
+@pytest.mark.parametrize("name", OVERFLOW)
+def test_all_ranks_answer_one_rank_s_infinity_alike(found: dict[str, list[Any]], name: str) -> None:
+    first, second = found[name]
+    for key in ("skipped", "samples", "scale", "losses"):
+        assert str(first[key]) == str(second[key])
+    retries = name.endswith("retry")
+    assert first["skipped"] == (0 if retries else 1)
+    assert first["samples"] == 12 * (7 if retries else 6)
+    assert first["scale"] == (512 if name.endswith("scaler") else 1)
+
+
+def test_a_model_that_the_user_has_wrapped(found: dict[str, list[Any]]) -> None:
+    for rank in found["wrapped"]:
+        assert rank["ddp parts"] == rank["ddp whole"]
+        assert rank["fsdp parts"] == rank["fsdp whole"]
+        for key in ("losses", "norms"):
+            assert rank["fsdp whole"][key] == pytest.approx(rank["ddp whole"][key], rel=1e-5)
+    names = [name for name in found["wrapped"][0]["ddp whole"]["tensors"] if name.startswith("model/")]
+    assert names == ["model/0.weight", "model/0.bias", "model/2.weight", "model/2.bias"]
+
+
+def test_no_loss_on_one_rank_of_ddp_is_bounded(found: dict[str, list[Any]]) -> None:
+    assert [rank["step"] for rank in found["none loss"]] == [6, 6]
+
+
+def test_ranks_with_unequal_numbers_of_held_out_batches(found: dict[str, list[Any]]) -> None:
+    for rank in found["uneven"]:
+        assert rank["passes"] == 4
+        assert rank["metrics"]["loss"] == pytest.approx(rank["expected"], rel=1e-6)
+    stopped = found["uneven stopped"]
+    assert [rank["metrics"] for rank in stopped] == [None, None]
+    assert len({rank["passes"] for rank in stopped}) == 1

@@ -1,0 +1,55 @@
+"""The examples of CONTRIBUTING.md: one file and one YAML each, and nothing else is edited."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import ROOT
+
+BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the code and the configuration, with the examples' files added."""
+    for name in ("src", "conf"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    blocks = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(blocks) == 6
+    for name, text in blocks.items():
+        assert not (tmp_path / name).exists()
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_new_parts_are_one_file_and_one_yaml(checkout):
+    command = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "model=linear",
+        "data=digits",
+        "strategy=anomaly",
+        "trainer.max_steps=3",
+    ]
+    command += ["hooks=[default,weight_norm]", "hooks.weight_norm.interval=2", "device=cpu", "run.name=a", "run.id=b"]
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = checkout / "outputs" / "a" / "b"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "weights/norm" in row] == [2, 3]
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["state"], record["strategy"]) == ("completed", "anomaly")
+
+
+def test_the_tour_names_files_that_exist():
+    tour = (ROOT / "CONTRIBUTING.md").read_text().split("## A new part")[0]
+    known = {path.name for path in (ROOT / "src").rglob("*.py")} | {"pyproject.toml", "constraints.txt", "CHANGELOG.md"}
+    named = set(re.findall(r"`(?:[\w/]*/)?(\w+\.(?:py|toml|txt|md))`", tour))
+    assert named and named - known - {"test_imports.py"} == set()

@@ -1,0 +1,94 @@
+"""DeepSpeed as a user runs it: stopped by a signal, gone on with, evaluated, exported, started from; and refused."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.processes import Command
+from support.runner import final_state, launch, metrics, run_folder
+
+pytest.importorskip("deepspeed")
+
+TINY = (
+    "strategy=deepspeed", "data=synthetic", "data.seq_len=16", "data.num_val_samples=11", "model.dim=16",
+    "model.num_layers=1", "model.num_heads=2", "data.batch_size=8", "device=cpu", "trainer.max_steps=8",
+    "hooks.logging.interval=3", "hooks.checkpointing.best_metric=null",
+)  # fmt: skip
+PAIR = (*TINY, "strategy.zero_stage=3", "dispatch.nproc=2", "model.dropout=0.1")
+STOP = "+tracker.interrupter={_target_:support.interrupter.Interrupter,step:4,moment:optimizer,group:false}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deepspeed")
+
+
+@pytest.fixture(scope="module")
+def whole(root: Path) -> Path:
+    """The outputs of a run that nothing has stopped."""
+    with Command(f"paths.outputs={root / 'whole'}", *PAIR) as command:
+        assert command.wait() == 0, command.output
+    return root / "whole"
+
+
+def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
+    outputs = root / "parts"
+    with Command(f"paths.outputs={outputs}", *PAIR, STOP) as command:
+        assert command.wait() == 128 + signal.SIGTERM, command.output
+    refused = launch(outputs, *TINY, f"run.id={run_folder(outputs).name}", "strategy=none")
+    assert refused.returncode == 2
+    assert "was written by strategy=deepspeed (deepspeed)" in refused.output
+    assert "run.init_from=<model.safetensors>" in refused.output
+    with Command(f"paths.outputs={outputs}", *PAIR) as command:
+        assert command.wait() == 0, command.output
+    assert final_state(outputs) == final_state(whole)
+    assert metrics(outputs) == metrics(whole)
+    for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
+        ends = [run_folder(of) / "checkpoints" / "latest" / file for of in (outputs, whole)]
+        assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_its_checkpoint_is_of_use(root: Path, whole: Path) -> None:
+    for job in ("evaluate", "export"):
+        with Command(f"paths.outputs={whole}", *PAIR, f"job={job}") as command:
+            assert command.wait() == 0, command.output
+    line = json.loads((run_folder(whole) / "evaluations.jsonl").read_text())
+    assert line["val/loss"] == pytest.approx(metrics(whole)[-1]["val/loss"], rel=1e-6)
+    for source in (run_folder(whole), run_folder(whole) / "export" / "model.safetensors"):
+        outputs = root / f"from {source.suffix or 'run'}"
+        started = launch(outputs, *TINY, "strategy=none", f"run.init_from={source}", "trainer.max_steps=1")
+        assert started.returncode == 0, started.output
+        assert re.search(r"Weights from .*: (\d+) of \1\.", started.output)
+
+
+def test_without_the_package(tmp_path: Path) -> None:
+    refused = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed")
+    assert refused.returncode == 2
+    assert refused.output == (
+        "strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'.\n"
+    )
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("optimizer=muon",), "optimizer=MuonAdamW: it cannot update parameters in pieces, which zero_stage=2 has"),
+        (("strategy.zero_stage=3", "trainer.compile=true"), "trainer.compile=true: torch's compiler cannot trace"),
+        (("precision=fp16", "strategy.zero_stage=0"), "precision=fp16: "),
+        (("precision=fp16", "precision.init_scale=8"), "precision.init_scale, precision.growth_interval: DeepSpeed's"),
+        (("trainer.no_sync_accumulate=false",), "trainer.no_sync_accumulate=false: DeepSpeed's stage says"),
+        (("strategy.config_file={folder}/ds.json",), "DeepSpeed refuses it: "),
+    ],
+)
+def test_what_cannot_be_had_is_refused(tmp_path: Path, overrides: tuple[str, ...], sentence: str) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 7}}')
+    given = [one.format(folder=tmp_path) for one in overrides]
+    refused = launch(tmp_path / "outputs", *TINY, *given)
+    assert refused.returncode == 2, refused.output
+    assert sentence in refused.output
+    assert len(refused.output.splitlines()) == 1
+    assert not (tmp_path / "outputs").exists()

@@ -1,0 +1,87 @@
+"""What the documentation shows is run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.config import schema
+from launcher.config.compose import compose
+from support.paths import ROOT
+
+
+def test_the_subclass_example_runs_and_goes_on(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
+    (tmp_path / "train.py").write_text(code)
+    for said in ("Step 100/100", "Going on from runs/demo/checkpoints/step-00000100"):
+        done = subprocess.run(
+            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert said in done.stderr
+
+
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PAGES = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if CONSOLE.search(page.read_text())
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_what_a_page_shows_is_what_one_sees(page: Path, tmp_path: Path) -> None:
+    """The commands of a page one after the other in one folder. Their output is as shown, where `...` stands for
+    anything: alone for any lines, within a line for any of its text."""
+    shell = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "160",
+    }
+    for block in CONSOLE.findall(page.read_text()):
+        for shown in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, expected = shown.partition("\n")
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, env=shell, text=True, timeout=180, check=False,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            assert re.fullmatch(pattern(expected), plain(done.stdout)), f"$ {command}\n{done.stdout}"
+
+
+FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
+ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
+"""In commands that need what a reader has, or that only show something."""
+
+
+def commands() -> list[str]:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return sorted({line for line in lines if line.startswith("python -m launcher ") and not ONES_OWN.search(line)})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would be accepted: the words are those of today's configuration."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("corpus/a/b.txt", "tokens/train.npy", "tokens/val.npy"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    words = [word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"]
+    words = [f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else word.split(",")[0] for word in words]
+    schema.validate(compose(words))
+
+
+def pattern(expected: str) -> str:
+    lines = plain(expected).splitlines()
+    return "".join(
+        r"(?:.*\n)*" if line == "..." else "[^\n]*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
+    )
+
+
+def plain(text: str) -> str:
+    """Without what stands at the end of lines to fill a table."""
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())

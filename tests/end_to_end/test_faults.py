@@ -1,0 +1,335 @@
+"""Saves that die, fail, or hang: the checkpoint before stands, training goes on, and nothing of it is silent."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.run.ranks import Ranks
+from support.paths import SUPPORT
+from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, steps, stop_at
+
+RUN = (
+    "model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.evaluation.interval=0",
+    "hooks.checkpointing.interval=10", "hooks.progress.interval=10",
+    "hooks.logging.interval=1",
+)  # fmt: skip
+
+
+def broken(steps: list[int], **how: object) -> str:
+    arguments = ",".join(f"{key}:{value}" for key, value in {"steps": str(steps).replace(" ", ""), **how}.items())
+    return f"+tracker.broken_{steps[0]}={{_target_:support.broken_disk.BrokenDisk,{arguments}}}"
+
+
+# ------------------------------------------------------------------------------------------------------------- killed
+def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
+    script = SUPPORT / name
+    return subprocess.run(
+        [sys.executable, str(script), *how.split()],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_killed_at_every_call(how: str) -> None:
+    """First, later, repeated, pruning saves: afterwards the newest is the one before or the new one, whole."""
+    done = crash(how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("0 wrong") == 4
+
+
+def test_killed_200_times_at_random_moments() -> None:
+    """And started again each time: weights, random state, data order and metrics are those of a run left alone."""
+    done = crash(name="kills.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "200 kills in" in done.stdout
+
+
+def test_without_fsync_a_power_cut_would_show() -> None:
+    done = crash("power-without-fsync")
+    assert done.returncode == 1 and "corrupt" in done.stdout, done.stdout + done.stderr
+
+
+def test_order_of_a_save() -> None:
+    """Files are fsynced before the manifest is begun, it and its folder before the rename, and then the parent."""
+    done = crash("calls")
+    assert done.returncode == 0, done.stderr
+    calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    folder = ".tmp-step-00000010-1"
+    manifest = calls.index(("open", f"{folder}/manifest.json"))
+    written = {path for name, path in calls if name == "write"}
+    assert len(written) == 7
+    for path in written - {f"{folder}/manifest.json"}:
+        last_write = max(i for i, call in enumerate(calls) if call == ("write", path))
+        assert last_write < calls.index(("fsync", path)) < manifest
+    order = [("fsync", f"{folder}/manifest.json"), ("fsync", folder), ("rename", folder), ("replace", ".tmp-latest")]
+    places = [calls.index(call) for call in order]
+    assert places == sorted(places)
+    assert calls[places[2] + 1] == ("fsync", "root")
+
+
+def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    saver(store).save(payload(1, torch.ones(100)), wait=True)
+    shard = store.path(1) / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(CorruptCheckpoint, match="checksum"):
+        verify(store.path(1))
+    verify(store.path(1), hashes=False)
+
+
+# -------------------------------------------------------------------------------------------------- failing in a run
+def test_training_goes_on_and_tries_again(tmp_path: Path) -> None:
+    faults = (("open", "EACCES"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
+    hooks = [broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults, 2)]
+    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9")
+    assert done.returncode == 0, done.output
+    assert done.output.count("could not be written: rank 0: ") == 5 and "Traceback" not in done.output
+    assert steps(tmp_path) == [10, 70, 80]
+    assert not list((run_folder(tmp_path) / "checkpoints").glob(".*")), "what failed gives its room back"
+    assert record(tmp_path)["state"] == "completed"
+
+
+@pytest.mark.parametrize("on_signal", [False, True])
+def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: bool) -> None:
+    stop = stop_at(33) if on_signal else []
+    done = launch(tmp_path, *RUN, broken([33, 40], how="EIO"), *stop)
+    assert done.returncode == 1, done.output
+    now = record(tmp_path)
+    assert now["state"] == now["attempts"][-1]["outcome"] == "failed"
+    assert "Input/output error" in now["attempts"][-1]["reason"]
+    assert steps(tmp_path)[-1] == 30
+    if not on_signal:
+        again = launch(tmp_path, *RUN)
+        assert again.returncode == 0, again.output
+        assert record(tmp_path)["attempts"][-1]["start_step"] == 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Four megabytes of tmpfs."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
+    """It fills up after the first checkpoint; when there is room again the next interval saves."""
+    store = CheckpointStore(small_disk / "checkpoints")
+    writer = saver(store)
+    writer.save(payload(1, torch.ones(50_000)), wait=True)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(3_800_000))
+    for wait in (True, False):
+        with pytest.raises(SaveFailed, match="No space left"):
+            writer.save(payload(2, torch.ones(50_000)), wait)
+            writer.finish()
+    assert [entry.name for entry in sorted(store.root.iterdir())] == ["latest", "step-00000001"]
+    assert store.newest_valid() is not None
+    ballast.unlink()
+    writer.save(payload(3, torch.ones(50_000)), wait=False)
+    writer.finish()
+    assert store.linked("latest") == 3 and store.steps() == [3]
+
+
+def fill(disk: Path, **when: int) -> str:
+    options = ",".join(f"{key}:{value}" for key, value in when.items())
+    return f"+tracker.full={{_target_:support.broken_disk.FullDisk,file:{disk}/ballast,{options}}}"
+
+
+def test_a_disk_that_stays_full(small_disk: Path) -> None:
+    """There is room for lines, but for no checkpoint: training goes on to its end, and the run has failed."""
+    done = launch(
+        small_disk / "outputs", *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, free=24 << 10)
+    )
+    assert done.returncode == 1, done.output
+    assert done.output.count("No space left on device") >= 3 and "Traceback" not in done.output
+    now = record(small_disk / "outputs")
+    assert now["step"] == 40 and now["state"] == "failed"
+    assert "No space left" in now["attempts"][-1]["reason"]
+    assert steps(small_disk / "outputs") == [10]
+    assert [line["step"] for line in metrics(small_disk / "outputs")] == list(range(41))
+
+
+def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
+    """Nothing at all can be written from step 15 to step 35; what could not be is written when there is room again."""
+    outputs = small_disk / "outputs"
+    done = launch(outputs, *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, until=35))
+    assert done.returncode == 0, done.output
+    assert "Traceback" not in done.output and done.output.count("metrics.jsonl cannot be written") == 1
+    assert record(outputs)["state"] == "completed" and steps(outputs) == [10, 40]
+    assert final_state(outputs) == final_state(whole) and metrics(outputs) == metrics(whole)
+
+
+# ---------------------------------------------------------------------------------------------------- hanging writers
+def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """In the middle training goes on, and waits for each save from then on; at the end it is a failure."""
+    hang = broken([10, 40], call="fsync", how="hang")
+    done = launch(tmp_path, *RUN, hang, "hooks.checkpointing.write_timeout=1", "hooks.checkpointing.keep_previous=9")
+    assert done.returncode == 1, done.output
+    assert done.output.count("ERROR   The checkpoint could not be written: its writer has hung for 1 s") == 2
+    assert "Step 10: checkpoint copied" in done.output
+    assert "Step 20: checkpoint saved" in done.output and "Step 30: checkpoint saved" in done.output
+    assert steps(tmp_path) == [20, 30]
+    assert "hung" in record(tmp_path)["attempts"][-1]["reason"]
+
+
+def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, real = threading.Event(), os.fsync
+    first = threading.Lock()
+
+    def fsync(fd: int) -> None:
+        if threading.current_thread().name == "checkpoint-writer" and first.acquire(blocking=False):
+            hang.wait()
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = CheckpointStore(tmp_path)
+    writer = saver(store, patience=0.2)
+    writer.save(payload(1, torch.ones(3)), wait=False)
+    sleeper = writer._writing.thread  # type: ignore[union-attr]
+    with pytest.raises(SaveFailed, match="hung"):
+        writer.finish()
+    writer.save(payload(1, torch.full((3,), 2.0)), wait=False)
+    assert not writer.in_flight, "it waits now"
+    hang.set()
+    assert sleeper is not None
+    sleeper.join(10)
+    assert not sleeper.is_alive()
+    assert torch.equal(StoredCheckpoint(store.path(1)).read("model/w"), torch.full((3,), 2.0))
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["latest", "step-00000001"]
+
+
+# ------------------------------------------------------------------------------------------------ signals and isolation
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbs, and that waits for each save."""
+    outputs = tmp_path_factory.mktemp("whole")
+    done = launch(outputs, *RUN, "hooks.checkpointing.asynchronous=false", "hooks.checkpointing.keep_previous=9")
+    assert done.returncode == 0, done.output
+    return outputs
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["during-an-asynchronous-save", "twice-during-the-last-save"])
+def test_signals_during_a_save(tmp_path: Path, whole: Path, twice: bool) -> None:
+    """The disk takes its time: signals come while the checkpoint of step 10, and then that of step 11, is written."""
+    slow = [broken([10, 11], call="fsync", how=0.1)]
+    if twice:
+        slow.append("+tracker.again={_target_:support.broken_disk.SignalInSave,step:11,signums:[SIGTERM,SIGUSR1]}")
+    stopped = launch(tmp_path, *RUN, *slow, *stop_at(11))
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    assert record(tmp_path)["step"] == steps(tmp_path)[-1] == 11
+    assert stopped.output.count("Step 11: checkpoint") == 1, "one commit"
+    assert ("SIGUSR1 in the save" in stopped.output) == twice
+    for path in (run_folder(tmp_path) / "checkpoints").glob("step-*"):
+        verify(path)
+    assert launch(tmp_path, *RUN).returncode == 0
+    assert final_state(tmp_path) == final_state(whole)
+
+
+def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
+    """Written slowly while training goes on: what is on disk are weights and moments of step 10, not of a later one."""
+    done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
+    assert done.returncode == 0, done.output
+    assert "Step 10: checkpoint copied" in done.output
+    one, other = (run_folder(outputs) / "checkpoints/step-00000010" for outputs in (tmp_path, whole))
+    for name in ("shard-00000.safetensors", "rank-00000.safetensors", "state.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+# ------------------------------------------------------------------------------------------------------ several ranks
+def test_ranks_agree(tmp_path: Path) -> None:
+    """One rank's failure is all ranks', one rank's hanging writer is given up by all, and where to go on is for rank 0
+    to say: the other is never asked."""
+    two = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.write_timeout=1")
+    faults = [broken([10], call="open", how="EIO", rank=1), broken([20], call="fsync", how="hang", rank=1)]
+    first = launch(tmp_path, *two, *faults, "hooks.checkpointing.keep_previous=9", *stop_at(34, group=False))
+    assert first.returncode == 128 + signal.SIGTERM, first.output
+    assert "could not be written: rank 1: " in first.output and "its writer has hung" in first.output
+    found = steps(tmp_path)
+    assert found[0] == 30 and len(found) == 2
+    again = launch(tmp_path, *two, "+tracker.blind={_target_:support.broken_disk.BlindRank,rank:1}")
+    assert again.returncode == 0, again.output
+    assert record(tmp_path)["attempts"][-1]["start_step"] == found[-1]
+
+
+@pytest.mark.parametrize(("call", "rank"), [("open", 1), ("write", 1), ("fsync", 1), ("fsync", 0), ("rename", 0)])
+def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str, rank: int) -> None:
+    """All end; the checkpoint before is whole, and the next attempt goes on from it."""
+    killed = launch(tmp_path, *TWO, broken([20], call=call, how="kill", rank=rank))
+    assert killed.returncode == 1 and f"Rank {rank} of 2 failed" in killed.output, killed.output
+    assert steps(tmp_path) == [10]
+    verify(run_folder(tmp_path) / "checkpoints" / "step-00000010")
+    again = launch(tmp_path, *TWO)
+    assert again.returncode == 0, again.output
+    assert record(tmp_path)["attempts"][-1]["start_step"] == 10
+    assert final_state(tmp_path) == final_state(two_whole) and metrics(tmp_path) == metrics(two_whole)
+
+
+TWO = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.asynchronous=false")
+
+
+@pytest.fixture(scope="module")
+def two_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks that nothing disturbs."""
+    outputs = tmp_path_factory.mktemp("two")
+    done = launch(outputs, *TWO)
+    assert done.returncode == 0, done.output
+    return outputs
+
+
+# ---------------------------------------------------------------------------------------------------------- retention
+def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    writer = saver(store, keep=1)
+    for step in (1, 2, 3):
+        writer.save(payload(step, torch.ones(3), is_best=step == 1), wait=True)
+    (store.path(3) / "state.json").write_bytes(b"{}")
+    found = store.newest_valid()
+    assert found is not None and found[1].step == 2
+    writer.save(payload(4, torch.ones(3)), wait=True)
+    assert store.steps() == [1, 2, 4] and store.linked("best") == 1
+    for step in store.steps():
+        verify(store.path(step))
+    assert (tmp_path / "corrupt-step-00000003").is_dir()
+
+
+def test_nothing_is_pruned_for_a_new_one_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    writer = saver(store)
+    writer.save(payload(1, torch.ones(3)), wait=True)
+    monkeypatch.setattr(store, "link", lambda name, target: (store.root / target / "state.json").unlink())
+    writer.save(payload(2, torch.ones(3)), wait=True)
+    assert store.steps() == [1, 2], "the one before stays"
+
+
+def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Saver:
+    return Saver(store, Ranks(), Retention(keep_previous=keep), patience)
+
+
+def payload(step: int, tensor: torch.Tensor, is_best: bool = False) -> Payload:
+    return Payload(
+        step=step, manifest=Manifest(step, 1, "none", "sharded"), tensors={"model/w": tensor}, rank_state={},
+        global_state={"step": step}, is_best=is_best,
+    )  # fmt: skip

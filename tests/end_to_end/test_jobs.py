@@ -1,0 +1,69 @@
+"""job=evaluate and job=export on a run that job=train left."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from launcher.checkpoint.stored import StoredCheckpoint
+from support.runner import launch, run_folder
+
+COMMAND = (
+    "model=mlp",
+    "data=digits",
+    "trainer.max_steps=8",
+    "hooks.evaluation.interval=4",
+    "hooks.evaluation.max_batches=null",
+)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    done = launch(folder, *COMMAND)
+    assert done.returncode == 0, done.output
+    return folder
+
+
+@pytest.mark.parametrize("checkpoint", ["latest", "best", "step-00000008"])
+def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> None:
+    done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")
+    assert done.returncode == 0, done.output
+    folder = run_folder(outputs)
+    found = json.loads((folder / "evaluations.jsonl").read_text().splitlines()[-1])
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (then,) = [line for line in logged if line["step"] == found["step"]]
+    assert found["val/loss"] == pytest.approx(then["val/loss"], rel=1e-12)
+    assert found["val/accuracy"] == pytest.approx(then["val/accuracy"], rel=1e-12)
+
+
+def test_export_is_the_checkpoint(outputs: Path) -> None:
+    done = launch(outputs, *COMMAND, "job=export")
+    assert done.returncode == 0, done.output
+    exported = load_file(run_folder(outputs) / "export" / "model.safetensors")
+    stored = StoredCheckpoint(run_folder(outputs) / "checkpoints" / "latest")
+    assert exported and all((tensor == stored.read(f"model/{name}")).all() for name, tensor in exported.items())
+    half = launch(outputs, *COMMAND, "job=export", "job.dtype=bf16")
+    assert half.returncode == 0, half.output
+    dtypes = {tensor.dtype for tensor in load_file(run_folder(outputs) / "export" / "model.safetensors").values()}
+    assert {str(dtype) for dtype in dtypes} == {"torch.bfloat16"}
+
+
+def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
+    run = run_folder(outputs)
+    done = launch(tmp_path, *COMMAND, "seed=7", f"run.init_from={run}")
+    assert done.returncode == 0, done.output
+    assert "Weights from" in done.output
+    first = json.loads((run_folder(tmp_path) / "metrics.jsonl").read_text().splitlines()[0])
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = min(line["val/loss"] for line in logged if "val/loss" in line)
+    assert first["step"] == 0 and first["val/loss"] == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("job", ["evaluate", "export"])
+def test_no_checkpoint_is_one_sentence(tmp_path: Path, job: str) -> None:
+    done = launch(tmp_path / "outputs", *COMMAND, f"job={job}")
+    assert done.returncode == 2
+    assert "job.checkpoint=latest" in done.output and "Traceback" not in done.output
+    assert not list(tmp_path.iterdir()), "nothing is written"

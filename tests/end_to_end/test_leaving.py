@@ -1,0 +1,41 @@
+"""On which signals a run saves and leaves, with what exit code, and after what time."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.runner import launch, record, steps, stop_at
+
+RUN = (
+    "model=mlp",
+    "data=digits",
+    "trainer.max_steps=30",
+    "hooks.checkpointing.interval=10",
+    "hooks.evaluation.interval=0",
+)
+
+
+@pytest.mark.parametrize(
+    ("signum", "options", "code"),
+    [
+        ("SIGHUP", ["exit_signals=[SIGHUP]"], 128 + signal.SIGHUP),
+        ("SIGHUP", ["exit_signals=hup", "exit_code=7"], 7),
+        ("SIGTERM", ["exit_signals=[SIGHUP]", "exit_code=0", "exit_wait=0.5"], 0),
+        ("SIGTERM", ["asynchronous=false"], 128 + signal.SIGTERM),
+    ],
+)
+def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> None:
+    options = [f"hooks.checkpointing.{option}" for option in options]
+    done = launch(tmp_path, *RUN, *options, *stop_at(13, signum=signum, group=False))
+    assert done.returncode == code, done.output
+    assert steps(tmp_path) == [10, 13]
+    last = record(tmp_path)["attempts"][-1]
+    assert (last["outcome"], last["signal"], last["exit_code"]) == ("preempted", signum, code)
+    assert ("Saved; leaving in 0.5 s." in done.output) == ("hooks.checkpointing.exit_wait=0.5" in options)
+
+
+def test_no_signal_of_that_name(tmp_path: Path) -> None:
+    done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
+    assert done.returncode == 2 and "hooks.checkpointing.exit_signals=SIGNOSE: is no signal" in done.output
+    assert not (tmp_path / "outputs").exists()

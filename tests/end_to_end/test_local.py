@@ -1,0 +1,191 @@
+"""Several ranks as a user starts them: signals to any of them, failures of any of them, and what is left behind."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.checkpoint.manifest import verify
+from support.processes import Command, wait_for
+from support.runner import final_state, metrics, record, run_folder
+
+TINY = (
+    "data=synthetic", "data.seq_len=16", "data.num_val_samples=0", "model.dim=16", "model.num_layers=1",
+    "model.num_heads=2", "data.batch_size=8", "device=cpu", "hooks.checkpointing.best_metric=null",
+    "hooks.progress.interval=2",
+)  # fmt: skip
+LONG = (*TINY, "trainer.max_steps=100000")
+DDP = ("dispatch.nproc=2", "strategy=ddp")  # the quicker to start
+SABOTEUR = "+tracker.saboteur={{_target_:support.saboteur.Saboteur,rank:{rank},step:{step},act:{act}}}"
+
+
+def steps_saved(outputs: Path) -> list[str]:
+    """The last step that each rank's log says it saved."""
+    logs = [run_folder(outputs) / "logs" / name for name in ("launcher.log", "rank-1.log")]
+    return [re.findall(r"Step (\d+): checkpoint saved", log.read_text())[-1] for log in logs]
+
+
+@pytest.mark.parametrize("whom", ["the command", "one rank", "the group"])
+def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -> None:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:
+        command.read_until("Step ")
+        if whom == "the group":
+            os.killpg(command.pid, signal.SIGTERM)
+        else:
+            os.kill(command.pid if whom == "the command" else command.ranks()[1], signal.SIGTERM)
+        assert command.wait() == 128 + signal.SIGTERM, command.output
+        assert command.left() == []
+    first, second = steps_saved(tmp_path)
+    now = record(tmp_path)
+    assert first == second == str(now["step"])
+    assert (now["state"], now["world_size"], now["attempts"][0]["signal"]) == ("preempted", 2, "SIGTERM")
+    manifest = json.loads((run_folder(tmp_path) / "checkpoints" / "latest" / "manifest.json").read_text())
+    assert {"rank-00000.json", "rank-00001.json"} <= {entry["name"] for entry in manifest["files"]}
+    assert "[rank 1]" not in command.output, "only rank 0 has the screen"
+
+
+@pytest.mark.parametrize("moment", ["forward", "backward", "optimizer"])
+def test_one_rank_hears_of_it_in_the_middle_of_a_step(tmp_path: Path, moment: str) -> None:
+    stop = (
+        f"+tracker.interrupter={{_target_:support.interrupter.Interrupter,step:4,moment:{moment},group:false,rank:1}}"
+    )
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, stop) as command:
+        assert command.wait() == 128 + signal.SIGTERM, command.output
+    step = (
+        5 if moment == "optimizer" else 4
+    )  # beside the optimizer the ranks have begun to agree: it counts at the next
+    assert record(tmp_path)["step"] == step
+    checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
+    assert verify(checkpoint).world_size == 2 and checkpoint.name == f"step-{step:08d}"
+
+
+def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
+    overrides = (
+        *TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8", "hooks.logging.interval=3",
+        "data.num_val_samples=11",
+    )  # fmt: skip
+    stop = "+tracker.interrupter={_target_:support.interrupter.Interrupter,step:4,moment:optimizer,group:false}"
+    codes = []
+    for name, more in [("whole", ()), ("parts", (stop,)), ("parts", ())]:
+        with Command(f"paths.outputs={tmp_path / name}", *overrides, *more) as command:
+            codes.append(command.wait())
+    assert codes == [0, 128 + signal.SIGTERM, 0], command.output
+    assert record(tmp_path / "parts")["strategy"] == "fsdp", "what auto is on two ranks"
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
+        ends = [run_folder(tmp_path / name) / "checkpoints" / "latest" / file for name in ("parts", "whole")]
+        assert ends[0].read_bytes() == ends[1].read_bytes()
+    for job in ("evaluate", "export"):
+        with Command(f"paths.outputs={tmp_path / 'whole'}", *overrides, f"job={job}") as command:
+            assert command.wait() == 0, command.output
+    line = json.loads((run_folder(tmp_path / "whole") / "evaluations.jsonl").read_text())
+    assert line["val/loss"] == pytest.approx(metrics(tmp_path / "whole")[-1]["val/loss"], rel=1e-6)
+    assert (run_folder(tmp_path / "whole") / "export" / "model.safetensors").exists()
+
+
+def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as command:
+        command.read_until("Step ")
+        os.kill(command.pid, signal.SIGKILL)
+        assert wait_for(lambda: command.left() == [], 30)
+    assert record(tmp_path)["state"] == "preempted", "they saved"
+
+
+@pytest.mark.parametrize(
+    ("rank", "act", "code", "reason"),
+    [
+        (1, "raise", 1, "LookupError: lost in the middle"),
+        (0, "exit", 7, "SystemExit: 7"),
+        (1, "killed", 1, "was killed by signal 9"),
+        (0, "killed", 1, "was killed by signal 9"),
+    ],
+)
+def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int, reason: str) -> None:
+    sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage) as command:
+        assert command.wait() == code, command.output
+        assert wait_for(lambda: command.left() == [], 10)
+    end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
+    assert reason in end.splitlines()[-1]
+    assert ("Traceback" in end) == (act != "killed")
+    now = record(tmp_path)
+    assert now["state"] == "failed"
+    assert now["attempts"][0]["outcome"] == "failed"
+    if act != "killed":
+        assert f"rank {rank}: {reason}" in now["attempts"][0]["reason"]
+    log = (run_folder(tmp_path) / "logs" / f"rank-{rank}.log") if rank else None
+    assert log is None or "a word of native code" in log.read_text()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None:
+    """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a collective."""
+    asleep = SABOTEUR.format(rank=0, step=30, act="sleep")
+    how = (*DDP, "dispatch.grace=3") if ranks == 2 else ("dispatch.grace=3", asleep)
+    saved = "hooks.checkpointing.interval=10", "hooks.checkpointing.keep_previous=0"
+    with Command(f"paths.outputs={tmp_path}", *LONG, *how, *saved, "data.num_workers=1") as command:
+        command.read_until("Step     30/" if ranks == 2 else "a word of native code")
+        if ranks == 2:
+            os.kill(command.ranks()[1], signal.SIGSTOP)
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait() == 1, command.output
+        assert wait_for(lambda: command.left() == [], 10)
+    said = "Nothing has gone on for 3 s after SIGTERM: ended by force, the last checkpoint stands."
+    assert said == command.output.splitlines()[-1]
+    assert "trainer.py" in command.output, "it says where it was"
+    (attempt,) = record(tmp_path)["attempts"]
+    assert (attempt["outcome"], attempt["signal"], attempt["reason"]) == ("failed", "SIGTERM", said)
+    verify((run_folder(tmp_path) / "checkpoints" / "latest").resolve())
+
+
+def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    silent = ("strategy=fsdp", "dispatch.nproc=2", "model._target_=support.saboteur.Silent")
+    with Command(f"paths.outputs={tmp_path}", *LONG, *silent) as command:
+        assert command.wait() == 1, command.output
+        assert command.left() == []
+    assert "forward returned no loss on rank 1" in command.output.splitlines()[-1]
+
+
+def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2") as refused:
+        assert refused.wait() == 2
+    (line,) = refused.output.splitlines()
+    assert line.startswith("strategy=none: 2 ranks")
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as first:
+        first.read_until("Step ")
+        mapped = Path(f"/proc/{first.pid}/maps").read_text()
+        assert "libtorch" not in mapped, "the command has loaded torch, which its ranks alone need"
+        with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as second:
+            assert second.wait() == 2
+    (line,) = second.output.splitlines()
+    assert "is on this run" in line
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")
+
+
+def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN) as command:
+        command.read_until("Step ")
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait() == 1, "its own exit code for a signal"
+        assert wait_for(lambda: command.left() == [], 10)
+    first, second = steps_saved(tmp_path)
+    assert first == second == str(record(tmp_path)["step"])
+    assert record(tmp_path)["state"] == "preempted"
+
+
+def test_it_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
+    with Command(f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN) as command:
+        assert command.wait() == 0, command.output
+    now = record(tmp_path)
+    assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)
+    assert command.output.count("Completed at step 4") == 1

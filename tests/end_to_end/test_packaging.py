@@ -1,0 +1,118 @@
+"""What is built and installed: the wheel has all it needs, and the tested versions are those that are asked for."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from support.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built as pip builds it, but with the build tool that is here: no network is needed."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return next(folder.glob("torch_launcher-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder with the wheel installed, and nothing of this checkout."""
+    folder = tmp_path_factory.mktemp("installed")
+    options = ["--no-deps", "--no-index", "--no-compile", "--quiet", "--target", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True, capture_output=True)
+    return folder
+
+
+def run(installed, cwd, *command):
+    """Run a command with the installed wheel before everything else."""
+    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*map(str, command)], cwd=cwd, env=environment, check=True, capture_output=True, text=True)
+
+
+def test_the_wheel_has_the_code_the_configuration_and_the_plugins(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    expected = {
+        f"{place}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for folder, place in (
+            (ROOT / "conf", "launcher/conf"),
+            (ROOT / "src" / "launcher", "launcher"),
+            (ROOT / "src" / "hydra_plugins", "hydra_plugins"),
+        )
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "launcher/conf/config.yaml" in expected and "launcher/conf/__init__.py" in expected
+    assert {name: data for name, data in content.items() if ".dist-info/" not in name} == expected
+    assert "hydra_plugins/__init__.py" not in content  # it is a namespace, shared with other packages
+    licence = next(data for name, data in content.items() if name.endswith("/licenses/LICENSE"))
+    assert licence == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_installed_wheel_composes_its_own_configuration_anywhere(installed, tmp_path):
+    where = run(installed, tmp_path, sys.executable, "-c", "import launcher; print(launcher.__file__)").stdout
+    assert Path(where.strip()).is_relative_to(installed)
+    words = ["optimizer.lr=0.25", "--cfg", "job", "--resolve"]
+    by_module = run(installed, tmp_path, sys.executable, "-m", "launcher", *words).stdout
+    by_script = run(installed, tmp_path, installed / "bin" / "launcher", *words).stdout
+    assert "lr: 0.25" in by_module and by_module == by_script
+    assert "There are no runs in outputs" in run(installed, tmp_path, installed / "bin" / "launcher-runs").stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def pins():
+    """constraints.txt as {name: version}."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
+def test_what_is_asked_for_has_a_tested_version(extra):
+    for text in PROJECT["dependencies"] if extra is None else EXTRAS[extra]:
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:
+            assert requirement.extras <= set(EXTRAS)
+        else:
+            assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)]), text
+
+
+def test_tested_versions_are_the_same_everywhere():
+    for name, version in pins().items():
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}: a label of one build, or no exact version"
+
+
+def test_all_means_every_extra_of_users():
+    assert Requirement(EXTRAS["all"][0]).extras == set(EXTRAS) - {"all", "dev"}
+
+
+@pytest.mark.parametrize("target", ["train", "test"])
+def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
+    variables = [f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}"]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "-n", target, *variables]
+    done = subprocess.run(command, cwd=ROOT, env=outside, check=True, capture_output=True, text=True)
+    made, installed, *work = [
+        line for line in done.stdout.splitlines() if str(tmp_path) in line and "touch" not in line
+    ]
+    assert made == f"{sys.executable} -m venv {tmp_path / 'venv'}"
+    found = re.search(r"pip install -c constraints\.txt -e '\.\[([a-z,]+)\]'$", installed)
+    assert found and set(found.group(1).split(",")) <= set(EXTRAS)
+    assert ("-m launcher" if target == "train" else "-m pytest") in work[-1]
+
+
+def test_continuous_integration_runs_the_test_command():
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"

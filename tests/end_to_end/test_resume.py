@@ -1,0 +1,192 @@
+"""A run that is stopped and goes on ends as one that never was: to the bit."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, stop_at
+
+TINY_GPT = (
+    "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "data.seq_len=16",
+)  # fmt: skip
+DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")
+COMMON = (
+    "data.batch_size=60", "trainer.max_steps=60", "hooks.logging.interval=7", "hooks.progress.interval=5",
+    "hooks.evaluation.interval=10", "hooks.evaluation.max_batches=2", "hooks.checkpointing.interval=15",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([*TINY_GPT, "data.num_workers=0"], id="gpt-dropout"),
+        pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"], id="gpt-workers-accumulation"),
+        # some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs
+        pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"], id="digits-accumulation"),
+        pytest.param([*DIGITS, "data.num_workers=2", "precision=fp16"], id="digits-workers-fp16-scaler"),
+    ],
+)
+def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> None:
+    whole = launch(tmp_path / "whole", *COMMON, *overrides)
+    assert whole.returncode == 0, whole.output
+    parts = tmp_path / "parts"
+    stops = [(4, "backward"), (23, "after_step"), (30, "evaluation"), (47, "before_step")]
+    for attempt, (step, moment) in enumerate(stops, 1):
+        stopped = launch(parts, *COMMON, *overrides, *stop_at(step, moment))
+        assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+        now = record(parts)
+        assert (now["state"], now["attempts"][-1]["outcome"], len(now["attempts"])) == (
+            "preempted",
+            "preempted",
+            attempt,
+        )
+        assert now["attempts"][-1]["signal"] == "SIGTERM"
+        assert now["attempts"][-1]["end_step"] == now["step"] == (step - 1 if moment == "before_step" else step)
+    last = launch(parts, *COMMON, *overrides)
+    assert last.returncode == 0, last.output
+    assert record(parts)["state"] == "completed"
+    starts_and_ends = [(a["start_step"], a["end_step"]) for a in record(parts)["attempts"]]
+    assert [start for start, _ in starts_and_ends[1:]] == [end for _, end in starts_and_ends[:-1]], "a step was lost"
+    assert final_state(parts) == final_state(tmp_path / "whole")
+    assert metrics(parts) == metrics(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("step", "moment", "code"),
+    [
+        (0, "before_train", 143),
+        (1, "forward", 143),
+        (30, "optimizer", 143),
+        (60, "after_step", 0),
+        (60, "after_train", 0),
+    ],
+)
+def test_a_signal_at_any_moment_is_honoured(tmp_path: Path, step: int, moment: str, code: int) -> None:
+    stopped = launch(tmp_path, *COMMON, *DIGITS, *stop_at(step, moment, group=False))
+    assert stopped.returncode == code, stopped.output
+    now = record(tmp_path)
+    assert now["state"] == ("completed" if code == 0 else "preempted")
+    assert now["step"] == step
+    assert launch(tmp_path, *COMMON, *DIGITS).returncode == 0
+    assert record(tmp_path)["state"] == "completed"
+    assert len(record(tmp_path)["attempts"]) == (1 if code == 0 else 2)
+
+
+AT_IMPORT = """
+import importlib.abc, os, signal, sys
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
+    stopped = launch(tmp_path / "outputs", *COMMON, *DIGITS)
+    assert stopped.returncode == 128 + signal.SIGTERM and "Traceback" not in stopped.output, stopped.output
+    now = record(tmp_path / "outputs")
+    assert (now["state"], now["step"]) == ("preempted", 0)
+
+
+def test_a_signal_while_the_model_is_compiled(tmp_path: Path) -> None:
+    compiled = (*COMMON, *DIGITS, "trainer.compile={backend: aot_eager}")
+    stopped = launch(tmp_path, *compiled, *stop_at(1, "forward", group=False))
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    assert record(tmp_path)["step"] == 1
+
+
+def test_a_signal_from_outside(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=100000", "hooks.progress.interval=5")
+    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT)
+    assert stopped.returncode == 130, stopped.output
+    assert "Traceback" not in stopped.output
+    again = interrupt(tmp_path, *command, at="Training from step", signum=signal.SIGUSR1)
+    assert again.returncode == 128 + signal.SIGUSR1
+    assert "Going on from" in again.output
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int) -> None:
+    wait = tmp_path / "wait"
+    command = (
+        "data=custom", "+data.dataset.while_there=" + str(wait), "+data.dataset.at=200",
+        "data.dataset._target_=support.interrupter.Stalling",
+        "data.batch_size=32", f"data.num_workers={workers}", "model=mlp",
+        "model.num_features=64", "model.num_classes=10", "trainer.max_steps=30", "hooks.progress.interval=1",
+    )  # fmt: skip
+    wait.touch()
+    stopped = interrupt(tmp_path / "parts", *command, at="Stalled")
+    assert stopped.returncode == 143, stopped.output
+    wait.unlink()
+    assert launch(tmp_path / "parts", *command).returncode == 0
+    assert launch(tmp_path / "whole", *command).returncode == 0
+    assert record(tmp_path / "parts")["attempts"][1]["start_step"] > 0
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+
+
+def test_a_completed_run_is_left_alone(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
+    assert launch(tmp_path, *command).returncode == 0
+    before = (run_folder(tmp_path) / "run.json").read_bytes()
+    again = launch(tmp_path, *command)
+    assert again.returncode == 0
+    assert "complete already" in again.output
+    assert (run_folder(tmp_path) / "run.json").read_bytes() == before
+
+
+def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
+    whole = launch(tmp_path / "whole", *COMMON, *DIGITS)
+    assert whole.returncode == 0, whole.output
+    durable = "hooks.checkpointing.asynchronous=false"  # else a slow disk may still be at the one before
+    killed = launch(tmp_path / "parts", *COMMON, *DIGITS, durable, *stop_at(44, "forward", "SIGKILL"))
+    assert killed.returncode == -signal.SIGKILL
+    last = launch(tmp_path / "parts", *COMMON, *DIGITS)
+    assert last.returncode == 0, last.output
+    first, second = record(tmp_path / "parts")["attempts"]
+    assert (first["outcome"], second["outcome"]) == ("killed", "completed")
+    assert second["start_step"] >= 29, "at most one interval of 15 steps is lost"
+    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+
+
+def test_resume_modes(tmp_path: Path) -> None:
+    command = (*DIGITS, *COMMON)
+    none_yet = launch(tmp_path, *command, "run.resume=must")
+    assert none_yet.returncode == 2
+    assert "run.resume=must" in none_yet.output
+    assert not list(tmp_path.glob("*/*/checkpoints/step-*"))
+    assert launch(tmp_path, *command, *stop_at(20)).returncode == 143
+    refused = launch(tmp_path, *command, "run.resume=never")
+    assert refused.returncode == 2
+    assert "run.tag" in refused.output and "Traceback" not in refused.output
+    folder = run_folder(tmp_path)
+    named = launch(tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
+    assert named.returncode == 0, named.output
+    assert "Changed since the checkpoint: optimizer.lr" in named.output
+
+
+def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
+    command = (*DIGITS, *COMMON)
+    assert launch(tmp_path, *command, *stop_at(40)).returncode == 143
+    folder = run_folder(tmp_path)
+    newest = (folder / "checkpoints" / "latest").resolve()
+    shard = newest / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    done = launch(tmp_path, *command)
+    assert done.returncode == 0, done.output
+    assert "shard-00000.safetensors has changed" in done.output
+    assert (folder / "checkpoints" / f"corrupt-{newest.name}").is_dir()
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)), "each step stands once"

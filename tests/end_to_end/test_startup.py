@@ -1,0 +1,89 @@
+"""Each test is a fresh interpreter: what has been imported cannot be taken back."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+STEPS = """
+import sys
+import torch
+from launcher.train.startup import skip_dynamo_import
+{call}
+from launcher.models.gpt import GPT
+from launcher.optim.optimizers import {factory}
+from launcher.optim.schedulers import cosine
+
+def train(steps):
+    torch.manual_seed(0)
+    model = GPT(vocab_size=11, seq_len=8, dim=16, num_layers=1, num_heads=2)
+    model.init_weights()
+    optimizer = {factory}(model, lr=0.01)
+    scheduler = cosine(optimizer, max_steps=steps)
+    tokens = torch.arange(9)[None]
+    for _ in range(steps):
+        model((tokens[:, :-1], tokens[:, 1:]))[0].backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    return model, optimizer
+
+def heavy():
+    return sorted({{"torch._dynamo", "torch._inductor", "sympy"}} & set(sys.modules))
+"""
+
+
+def run(code, call="assert skip_dynamo_import()", factory="adamw"):
+    program = STEPS.format(call=call, factory=factory) + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("factory", ["adamw", "muon"])
+def test_a_plain_training_step_loads_no_compiler(factory):
+    assert run("train(2); print('loaded:', *heavy())", factory=factory) == ["loaded:"]
+
+
+def test_the_compiler_still_works_afterwards_and_no_number_changes():
+    out = run(
+        """
+        assert skip_dynamo_import()  # twice does no harm
+        model, optimizer = train(3)
+        plain = [p.detach().clone() for p in model.parameters()]
+        compiled = torch.compile(model, backend="eager")
+        tokens = torch.arange(8)[None]
+        compiled((tokens, tokens))[0].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert heavy()
+
+        @torch.compile(backend="eager")
+        def whole_step():
+            model((tokens, tokens))[0].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        whole_step()
+        again, _ = train(3)  # torch's own functions from here on
+        print(all(torch.equal(a, b) for a, b in zip(plain, again.parameters(), strict=True)))
+        """
+    )
+    assert out == ["True"]
+
+
+def test_an_unknown_torch_is_left_alone():
+    out = run(
+        """
+        print(skip_dynamo_import())
+        train(1)
+        print('torch._dynamo' in sys.modules)
+        """,
+        # what torch might do instead one day: methods and steps that are not wrapped as expected
+        call="torch.optim.Optimizer.state_dict = lambda self: {'state': {}, 'param_groups': []}\n"
+        "torch.optim.Optimizer.load_state_dict = lambda self, state: None",
+    )
+    assert out[0] == "False"

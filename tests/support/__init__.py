@@ -1,0 +1,1 @@
+"""Helpers of the tests: projects, processes, disks that fail, a SLURM cluster."""

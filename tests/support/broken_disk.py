@@ -1,0 +1,116 @@
+"""Hooks under which calls on the files of checkpoints fail, hang, or are slow; they
+stand among the trackers, which are no part of a run's identity."""
+
+import errno
+import os
+import re
+import signal
+import threading
+import time
+from typing import Any
+
+from launcher import BaseHook
+from launcher.checkpoint.store import CheckpointStore
+from launcher.run.ranks import Ranks
+
+
+class BrokenDisk(BaseHook):
+    """In the saves of some steps an os call on a file or folder of the checkpoint does not do its work.
+
+    Args:
+        how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to wait before it is done.
+        rank: on this rank alone; None: on all.
+    """
+
+    def __init__(self, steps: list[int], call: str = "write", how: str | float = "EIO", rank: int | None = None):
+        self.steps, self.call, self.how, self.rank = list(steps), call, how, rank
+
+    def on_before_train(self, trainer: Any) -> None:
+        if self.rank not in (None, trainer.strategy.ranks.rank):
+            return
+        real = getattr(os, self.call)
+
+        def call(what: Any, *args: Any, **kwargs: Any) -> Any:
+            path = str(os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what))
+            written = re.search(r"/\.tmp-step-(\d+)", path)
+            reads = self.call == "open" and not args[0] & os.O_WRONLY  # to look at a folder, not to write
+            if written and int(written.group(1)) in self.steps and not reads:
+                self._fail(path)
+            return real(what, *args, **kwargs)
+
+        setattr(os, self.call, call)
+
+    def _fail(self, path: str) -> None:
+        if self.how == "hang":
+            threading.Event().wait()
+        elif self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif isinstance(self.how, str):
+            number = getattr(errno, self.how)
+            raise OSError(number, os.strerror(number), path)
+        else:
+            time.sleep(self.how)
+
+
+class BlindRank(BaseHook):
+    """On this rank no checkpoint is seen by who looks for one."""
+
+    def __init__(self, rank: int):
+        if Ranks.from_env().rank == rank:
+            CheckpointStore.newest_valid = CheckpointStore.steps = _sees_nothing  # type: ignore[assignment, method-assign]
+
+
+def _sees_nothing(self: CheckpointStore, *args: Any) -> Any:
+    raise AssertionError("this rank was asked what checkpoints there are")
+
+
+class SignalInSave(BaseHook):
+    """While the checkpoint of a step is written, this process gets signals."""
+
+    def __init__(self, step: int, signums: list[str]):
+        self.step, self.signums = step, list(signums)
+
+    def on_before_train(self, trainer: Any) -> None:
+        real = os.fsync
+
+        def fsync(fd: int) -> None:
+            if f"/.tmp-step-{self.step:08d}" in os.readlink(f"/proc/self/fd/{fd}") and self.signums:
+                signum = self.signums.pop(0)
+                os.kill(os.getpid(), signal.Signals[signum])
+                print(f"{signum} in the save", flush=True)
+            real(fd)
+
+        os.fsync = fsync
+
+
+class FullDisk(BaseHook):
+    """From the end of one step to that of another (None: for ever) a file takes all of its disk but `free` bytes."""
+
+    def __init__(self, file: str, step: int, until: int | None = None, free: int = 0):
+        self.file, self.step, self.until, self.free = file, step, until, free
+
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == self.step:
+            space = os.statvfs(os.path.dirname(self.file))
+            with open(self.file, "wb", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_bsize - self.free)
+        elif trainer.step == self.until:
+            os.unlink(self.file)
+
+
+class BrokenHome(BaseHook):
+    """Nothing can be copied to the second home of checkpoints after these steps."""
+
+    def __init__(self, steps: list[int]):
+        self.steps = list(steps)
+
+    def on_before_train(self, trainer: Any) -> None:
+        (store,) = (hook.store for hook in trainer.hooks if hasattr(hook, "store"))
+        real = store.fs.open
+
+        def open_(path: str, *args: Any, **kwargs: Any) -> Any:
+            if any(f"/step-{step:08d}-" in path for step in self.steps):
+                raise ConnectionError("no way there")
+            return real(path, *args, **kwargs)
+
+        store.fs.open = open_

@@ -1,0 +1,222 @@
+"""Saves that are really killed: by SIGKILL, at the k-th system call that touches the disk, for every k.
+
+Each attempt is a child process; what it had done is known from a log that it writes call by call. A power cut is worse
+than a kill: what has been written and not fsynced is gone. It is acted out by zeroing those files.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import Payload, Saver
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.run.ranks import Ranks
+
+CALLS = ("open", "write", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir")
+
+
+@dataclass
+class Calls:
+    """Stands between the process and its system calls: counts and logs them, and kills before the one of `kill_at`."""
+
+    kill_at: int
+    without: str | None = None
+    """This call does nothing."""
+    log: int = -1
+    count: int = 0
+    paths: dict[int, str] = field(default_factory=dict)
+
+    def install(self) -> None:
+        write = os.write
+        for name in CALLS:
+            setattr(os, name, self._counted(name, getattr(os, name), write))
+
+    def _counted(self, name: str, real: Callable[..., Any], write: Callable[[int, bytes], int]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_write = name != "open" or bool(args[1] & (os.O_WRONLY | os.O_RDWR))
+            if name == "open" and not is_write:
+                fd = real(*args, **kwargs)
+                self.paths[fd] = os.fspath(args[0])
+                return fd
+            self.count += 1
+            if self.count == self.kill_at:
+                if name == "write":  # half way
+                    real(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            if name == self.without:
+                return None
+            value = real(*args, **kwargs)
+            what = self.paths.get(args[0], "?") if name in ("write", "fsync") else os.fspath(args[0])
+            if name == "open":
+                self.paths[value] = what
+            target = os.fspath(args[1]) if name in ("rename", "replace") else ""
+            if self.log >= 0:
+                write(self.log, f"{name}\t{what}\t{target}\n".encode())
+            return value
+
+        return call
+
+
+def killed(act: Callable[[], None], kill_at: int, without: str | None = None) -> tuple[bool, list[list[str]]]:
+    """Do something in a child that dies at its k-th call; whether it did, and the calls it had made."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            Calls(kill_at, without, log=writing).install()
+            act()
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as log:
+        lines = log.read().decode().splitlines()
+    _, status = os.waitpid(child, 0)
+    died = os.WIFSIGNALED(status)
+    assert died or os.WEXITSTATUS(status) == 0, "the save failed by itself"
+    return died, [line.split("\t") for line in lines]
+
+
+def save(root: Path, step: int, keep: int = 9, wait: bool = True, value: float = 0.0, best: bool = False) -> None:
+    """A small checkpoint of every kind of file there is."""
+    payload = Payload(
+        step=step,
+        manifest=Manifest(step, 1, "none", "sharded"),
+        tensors={"model/w": torch.full((300,), value or float(step)), "optimizer/w/exp_avg": torch.ones(7) * step},
+        rank_state={"rng": torch.arange(3)},
+        global_state={"step": step, "value": value or float(step), "t": torch.ones(1)},
+        texts={"config.yaml": f"step: {step}\n"},
+        is_best=best,
+    )
+    saver = Saver(CheckpointStore(root), Ranks(), Retention(keep_previous=keep))
+    saver.save(payload, wait=wait)
+    saver.finish()
+
+
+def cut_power(calls: list[list[str]], root: Path) -> None:
+    """Zero every file that was written and not fsynced since; names stay, as on a file system with a journal."""
+    unsafe: dict[str, bool] = {}
+    for name, what, target in calls:
+        if name in ("write", "open"):
+            unsafe[what] = True
+        elif name == "fsync":
+            unsafe.pop(what, None)
+        elif name in ("rename", "replace"):
+            for path in [one for one in unsafe if one == what or one.startswith(f"{what}/")]:
+                unsafe[path.replace(what, target, 1)] = unsafe.pop(path)
+    for path in unsafe:
+        if os.path.lexists(path) and stat.S_ISREG(os.lstat(path).st_mode):
+            Path(path).write_bytes(bytes(os.path.getsize(path)))
+
+
+@dataclass
+class Scenario:
+    """What there is before, what is done, and which steps may be the newest afterwards."""
+
+    before: Callable[[Path], None]
+    act: Callable[[Path], None]
+    values: tuple[float | None, ...]
+    """The value in the newest whole checkpoint: the one before or the new one. None: there is none."""
+
+
+def _steps(*steps: int) -> Callable[[Path], None]:
+    return lambda root: [save(root, step) for step in steps] and None
+
+
+SCENARIOS = {
+    "first": Scenario(lambda root: None, lambda root: save(root, 5), (None, 5.0)),
+    "second": Scenario(_steps(5), lambda root: save(root, 10, wait=False, best=True), (5.0, 10.0)),
+    "again": Scenario(_steps(5, 10), lambda root: save(root, 10, value=10.5), (10.0, 10.5)),
+    "prune": Scenario(_steps(5, 10), lambda root: save(root, 15, keep=0), (10.0, 15.0)),
+}
+
+
+def attempts(scenario: Scenario, base: Path, power: bool = False, without: str | None = None) -> list[str]:
+    """Kill at every call in turn; what was wrong afterwards, a sentence each."""
+    wrong: list[str] = []
+    template = base / "template"
+    shutil.rmtree(base, ignore_errors=True)
+    template.mkdir(parents=True)
+    scenario.before(template)
+    kill_at, died = 0, True
+    while died:
+        kill_at += 1
+        root = base / f"at-{kill_at}"
+        shutil.copytree(template, root, symlinks=True)
+        died, calls = killed(lambda root=root: scenario.act(root), kill_at, without)  # type: ignore[misc]
+        if power:
+            cut_power(calls, root)
+        wrong += [f"killed at call {kill_at}: {problem}" for problem in _problems(scenario, root, died)]
+        shutil.rmtree(root)
+    if kill_at < 15:
+        wrong.append(f"only {kill_at} calls were seen")
+    return wrong
+
+
+def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
+    store = CheckpointStore(root)
+    store.recover()
+    try:
+        found = store.newest_valid()
+    except CorruptCheckpoint as error:
+        return [str(error)]
+    value = None if found is None else StoredCheckpoint(found[0]).meta["value"]
+    wrong = []
+    if value not in (scenario.values if died else scenario.values[-1:]):
+        wrong.append(f"the newest holds {value}, not one of {scenario.values}")
+    if found is not None and not bool((StoredCheckpoint(found[0]).read("model/w") == value).all()):
+        wrong.append("its tensors are of another save")
+    left = [entry.name for entry in root.iterdir()]
+    wrong += [f"{name} is left" for name in left if not name.startswith("step-") and name not in ("latest", "best")]
+    for step in store.steps_with_broken():
+        try:
+            verify(store.path(step))
+        except CorruptCheckpoint as error:
+            wrong.append(str(error))
+    if found is not None and store.linked("latest") != found[1].step:
+        wrong.append(f"latest is {store.linked('latest')}")
+    save(root, 100)  # and it goes on
+    if store.newest_valid() is None:
+        wrong.append("no save works any more")
+    return wrong
+
+
+def main(how: str) -> int:
+    """kill, power, or power-without-fsync: kills that way, and says what was wrong. calls: what a save does."""
+    torch.set_num_threads(1)
+    logging.disable()
+    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what was fsynced is known here without a disk
+    with tempfile.TemporaryDirectory(dir=shm) as folder:
+        base = Path(folder).resolve()
+        if how == "calls":
+            _steps(5)(base)
+            for call in killed(lambda: save(base, 10), kill_at=-1)[1]:
+                print(*(part.replace(str(base), "root").replace("root/", "") for part in call), sep="\t")
+            return 0
+        wrong = False
+        scenarios = {"prune": SCENARIOS["prune"]} if how == "power-without-fsync" else SCENARIOS
+        for name, scenario in scenarios.items():
+            without = "fsync" if how == "power-without-fsync" else None
+            problems = attempts(scenario, base / "runs", how.startswith("power"), without)
+            wrong |= bool(problems)
+            print(f"{name}: {len(problems)} wrong", *problems[:5], sep="\n  ")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,364 @@
+"""Many small trainings in one set of processes: starting them costs more than all of the steps.
+
+Run by `ranks.together` as each rank, with a folder that holds `tasks.json`: a list of [name of a function here, its
+arguments]. What the functions return on each rank goes to `results-<rank>.json`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.compose import compose as compose_config
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.run import ranks, signals
+from launcher.run.folder import RunFolder
+from launcher.strategies.ddp import settle_buckets
+from launcher.train.build import build_trainer
+from launcher.train.trainer import BaseTrainer, Trainer
+
+GPT = [
+    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10",
+    "model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2",
+]  # fmt: skip
+DIGITS = ["data=digits", "model=mlp"]
+TINY = [
+    "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2", "trainer.max_steps=6",
+    "trainer.max_grad_norm=0.5", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null", "tracker=[]",
+    "device=cpu",
+]  # fmt: skip
+
+
+class Journal(BaseHook):
+    """Notes each step; can send this process a signal in the middle of one."""
+
+    def __init__(self, stop_at: int = 0):
+        self.stop_at = stop_at
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.rates: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Any) -> None:
+        if trainer.step == self.stop_at and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_after_step(self, trainer: Any) -> None:
+        loss = sum(float(one) for one in trainer.step_info["loss"]) / len(trainer.step_info["loss"])
+        self.losses.append(sum(ranks.all_gather(loss)) / ranks.world_size())
+        self.norms.append(float(trainer.step_info["grad_norm"]))
+        self.rates.append(trainer.optimizer.param_groups[0]["lr"])
+
+
+def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
+    return build_trainer(compose(*overrides), RunFolder(folder), [journal])
+
+
+@cache
+def compose(*overrides: str) -> Any:
+    parts = DIGITS if "digits" in overrides else GPT
+    given = [one for one in overrides if one != "digits"]
+    return compose_config([*parts, *TINY, "run.name=a", "run.id=b", *given])
+
+
+def digest(trainer: Trainer) -> str:
+    """Of this rank's part of all tensors, counters and random state."""
+    snapshot = trainer.strategy.snapshot()
+    found = hashlib.sha256(repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes())
+    for name in sorted(snapshot.tensors):
+        found.update(f"{name} {snapshot.parts.get(name)}".encode())
+        found.update(snapshot.tensors[name].contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]:
+    """Train to the end, or to a signal at `stop_at` which the last rank alone gets."""
+    journal = Journal(stop_at)
+    trainer = build(Path(folder), overrides, journal)
+    stopped = 0
+    try:
+        trainer.train()
+    except signals.Stop as stop:
+        stopped = stop.signum
+    signals.forget()
+    result = {"losses": journal.losses, "norms": journal.norms, "rates": journal.rates, "step": trainer.step}
+    result |= {"stopped": stopped, "digest": digest(trainer), "bytes": held_bytes(trainer)}
+    trainer.strategy.teardown()
+    return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
+
+
+def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """One training as it is, and one that is stopped in the middle and goes on."""
+    whole = train(f"{folder}/whole", overrides)
+    first = train(f"{folder}/parts", overrides, stop_at=3)
+    second = train(f"{folder}/parts", overrides)
+    shutil.rmtree(folder) if ranks.Ranks.from_env().is_main else None
+    return {"whole": whole, "first": first, "second": second}
+
+
+def held_bytes(trainer: Trainer) -> dict[str, int]:
+    """Memory of this rank's parameters and optimizer state, and what whole ones take in fp32 under Adam."""
+    parameters, state = list(trainer.model.parameters()), trainer.optimizer.state
+    tensors = [*parameters, *state, *(getattr(p, "ds_tensor", p) for p in parameters)]
+    tensors += [t for values in state.values() for t in values.values() if isinstance(t, torch.Tensor)]
+    here = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in here)}
+    return {"here": sum(storages.values()), "all": 12 * sum(getattr(p, "ds_numel", p.numel()) for p in parameters)}
+
+
+def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
+    """Train a few steps and leave a checkpoint."""
+    trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
+    trainer.train()
+    trainer.strategy.teardown()
+
+
+def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
+    """What a strategy has after it loaded a copy of `source`'s newest checkpoint: hashes of whole tensors, each rank's
+    RNG, and the samples it takes until step `steps`."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
+    trainer.restore()
+    spoil(trainer)
+    trainer.restore()  # as after a checkpoint that turned out to be broken
+    bare = trainer.unwrapped_model
+    live = {f"model/{name}": tensor for name, tensor in bare.state_dict().items()}
+    names = {id(p): name for name, p in bare.named_parameters()}
+    for p, state in trainer.optimizer.state.items():
+        live |= {f"optimizer/{names[id(p)]}/{key}": value for key, value in state.items()}
+    whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
+    weights = trainer.strategy.full_weights()
+    assert (weights is not None) == trainer.strategy.ranks.is_main
+    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
+    result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
+    result |= {"rng": _sha(trainer.resumed_rng["torch"]), "samples": trainer.samples, "step": trainer.step}
+    taken: list[str] = []
+    forward = trainer.forward
+    trainer.forward = lambda batch: taken.extend(map(_sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
+    trainer.train()  # and it goes on
+    trainer.strategy.teardown()
+    return result | {"last": trainer.step, "taken": taken}
+
+
+def spoil(trainer: Trainer) -> None:
+    """Other values everywhere, and a state that no checkpoint has."""
+    states = [state for state in trainer.optimizer.state.values() for state in [*state.values()]]
+    with torch.no_grad():
+        for tensor in [*trainer.model.parameters(), *states]:
+            tensor.fill_(7)
+    for state in trainer.optimizer.state.values():
+        state["stale"] = torch.ones(3)
+
+
+def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
+    """As `loaded`, by the values of each rank's snapshot: for a strategy that lays them out in its own way."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal())
+    trainer.restore()
+    snapshot = trainer.strategy.snapshot()
+    pieces = [(name, tensor.clone(), snapshot.parts.get(name)) for name, tensor in snapshot.tensors.items()]
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor, part in (piece for of_rank in ranks.all_gather(pieces) for piece in of_rank):
+        if part is None:
+            assert name not in whole, "two ranks have written it"
+            whole[name] = tensor
+        else:
+            flat = whole.setdefault(name, torch.full(part.shape, torch.nan)).view(-1)
+            assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
+            flat[part.offset[0] :][: len(tensor)] = tensor
+    weights = trainer.strategy.full_weights()
+    assert (weights is not None) == trainer.strategy.ranks.is_main
+    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
+    result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
+    result |= {"samples": trainer.samples, "step": trainer.step}
+    trainer.train()  # and it goes on
+    trainer.strategy.teardown()
+    return result | {"last": trainer.step}
+
+
+def _sha(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def stored(folder: str) -> dict[str, Any]:
+    """The newest checkpoint as its files say: hashes of whole tensors, and how many values all files hold of each."""
+    checkpoint = StoredCheckpoint(Path(folder) / "checkpoints" / "latest")
+    names = checkpoint.names()
+    return {
+        "tensors": {name: _sha(checkpoint.read(name)) for name in names},
+        "written": {name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name]) for name in names},
+        "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in names},
+    }
+
+
+def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """The last rank's loss is infinite in step 2, once."""
+    journal = Journal()
+    trainer = build(Path(folder), overrides, journal)
+    forward, done = trainer.forward, []
+
+    def spoiled(batch: Any) -> Any:
+        loss, records = forward(batch)
+        if trainer.step == 2 and not done and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+            done.append(True)
+            loss = loss * float("inf")
+        return loss, records
+
+    trainer.forward = spoiled  # type: ignore[method-assign]
+    trainer.train()
+    result = {"skipped": trainer.state.skipped_steps, "digest": digest(trainer), "samples": trainer.samples}
+    result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
+    result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
+    trainer.strategy.teardown()
+    return result
+
+
+def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """The last rank's forward gives no loss in step 2, once, without having called the model."""
+    trainer = build(Path(folder), overrides, Journal())
+    forward, done = trainer.forward, []
+
+    def sometimes(batch: Any) -> Any:
+        if trainer.step == 2 and not done and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+            done.append(True)
+            return None, {}
+        return forward(batch)
+
+    trainer.forward = sometimes  # type: ignore[method-assign]
+    trainer.train()
+    trainer.strategy.teardown()
+    return {"step": trainer.step, "weights": digest(trainer)}
+
+
+def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = False) -> dict[str, Any]:
+    """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal to the last rank."""
+    from launcher.hooks.evaluation import evaluate
+
+    trainer = build(Path("unused"), overrides, Journal())
+    rank = trainer.strategy.ranks.rank
+    passes = []
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randint(0, 19, (sum(batches), 13), generator=generator)
+    own = samples[sum(batches[:rank]) :][: batches[rank]]
+
+    def forward(batch: Any) -> Any:
+        passes.append(True)
+        if stop and len(passes) == 2 and rank == trainer.strategy.ranks.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return trainer.forward(batch)
+
+    pairs = [(one[None, :-1], one[None, 1:]) for one in own]
+    metrics = evaluate(forward, trainer.model, pairs, trainer.strategy.forward_context)
+    with torch.no_grad(), trainer.strategy.forward_context():
+        expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
+    signals.forget()
+    trainer.strategy.teardown()
+    return {"metrics": metrics, "passes": len(passes), "expected": float(expected)}
+
+
+def initial_weights(overrides: list[str]) -> dict[str, Any]:
+    """Hashes of the first weights, and the random numbers that follow."""
+    trainer = build(Path("unused"), overrides, Journal())
+    weights = trainer.strategy.full_weights()
+    buffers = {name: _sha(buffer) for name, buffer in trainer.model.named_buffers()}
+    result = {"weights": {name: _sha(tensor) for name, tensor in (weights or {}).items()}, "buffers": buffers}
+    result["next"] = float(torch.rand(()))
+    trainer.strategy.teardown()
+    return result
+
+
+class Wrapping(BaseTrainer):
+    """A user's trainer, who has joined the group and wrapped the model themselves: by `ddp`, or by `fsdp`."""
+
+    def __init__(self, wrapper: str, journal: BaseHook, **settings: Any):
+        super().__init__(device="cpu", grad_clip=0.5, gradient_accumulation_steps=2, **settings)
+        self.wrapper, self.journal = wrapper, journal
+
+    def build_data_loader(self) -> Any:
+        generator = torch.Generator().manual_seed(ranks.rank())
+        samples = TensorDataset(torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator))
+        return DataLoader(samples, batch_size=4)
+
+    def build_model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        if self.wrapper == "fsdp":
+            return fully_shard(model)
+        settle_buckets(wrapped := DistributedDataParallel(model))
+        return wrapped
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.1)
+
+    def build_hooks(self) -> list[BaseHook]:
+        return [self.journal, CheckpointingHook(100)]
+
+    def forward(self, input: Any) -> Any:
+        return torch.nn.functional.mse_loss(self.model(input[0]), input[1]), {}
+
+
+def wrapped_by_the_user(folder: str) -> dict[str, Any]:
+    """What both kinds of wrapped models end with, and what one ends with that was stopped in between."""
+    ranks.join(torch.device("cpu"))
+    found = {}
+    for wrapper in ("ddp", "fsdp"):
+        for name, steps in {"whole": [4], "parts": [2, 4]}.items():
+            for last in steps:
+                journal = Journal()
+                trainer = Wrapping(wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name)
+                trainer.train()
+            tensors = {key: _sha(value) for key, value in trainer.strategy.snapshot().tensors.items()}
+            found[f"{wrapper} {name}"] = {
+                "losses": journal.losses[-2:],
+                "norms": journal.norms[-2:],
+                "tensors": tensors,
+            }
+    ranks.leave()
+    return found
+
+
+def refused(overrides: list[list[str]]) -> list[list[str]]:
+    """What each composition is refused with."""
+    found = []
+    for one in overrides:
+        try:
+            build(Path("unused"), one, Journal()).strategy.teardown()
+            found.append(["nothing"])
+        except ConfigError as error:
+            found.append(error.sentences)
+        ranks.leave()
+    return found
+
+
+def main() -> None:
+    signals.install()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[-1])
+    rank, results = os.environ["RANK"], []
+    for name, arguments in json.loads((folder / "tasks.json").read_text()):
+        try:
+            results.append(globals()[name](**arguments))
+        except BaseException:
+            told = {"kind": "failed", "time": time.monotonic(), "text": f"{name} {arguments}\n{traceback.format_exc()}"}
+            (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+            os._exit(1)
+    (folder / f"results-{rank}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

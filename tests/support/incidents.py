@@ -1,0 +1,196 @@
+"""What can befall a job, and how its run is to end. The incidents happen side by side, each on nodes of its own, since
+most of their time is SLURM's waiting. But only a few runs start at once: that is the work."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import BoundedSemaphore
+
+from support.lab import Lab, run_folders, steps_done, wait_for, wait_for_step
+from support.runner import record
+
+INTERVAL = 25
+"""Steps between two checkpoints, see `lab.experiment`."""
+STARTING = BoundedSemaphore(3)
+"""So many runs may be on their way from the command line to their first steps."""
+
+
+@dataclass
+class Incident:
+    """
+    Args:
+        name: of the test.
+        act: is given the cluster, the job and its first node once the run has done some steps.
+        partition: where the run is.
+        user_signal: on the cluster that sends a job's own signal at a preemption, or on the one that does not.
+        nodes: how many the run may use; they are its own.
+        overrides: of the command line.
+        ranks: of the run.
+        outcome: of the first attempt in run.json.
+        reason: what it says there.
+        final: SLURM's word for the job's end.
+        lossless: a signal came, so no step may be lost; else one interval at most.
+        at_once: it happens when the job starts, before its run does.
+        starts: how often SLURM started the job.
+    """
+
+    name: str
+    act: Callable[[Lab, str, str, Path], None]
+    partition: str = "main"
+    user_signal: bool = True
+    nodes: int = 1
+    overrides: list[str] = field(default_factory=list)
+    ranks: int = 1
+    outcome: str = "preempted"
+    reason: str = "requeued"
+    final: str = "COMPLETED"
+    lossless: bool = True
+    at_once: bool = False
+    starts: int = 2
+
+
+def preempt(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.preempt(node)
+
+
+def requeue(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.run("scontrol", "requeue", job)
+
+
+def cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.run("scancel", job)
+
+
+def wait(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """The time limit comes by itself."""
+
+
+def cut_power(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """The machine is gone, and back when SLURM has noticed."""
+    lab.node("crash", node)
+    wait_for(lambda: lab.info(job)["JobState"] in ("PENDING", "NODE_FAIL"), "SLURM to miss the node")
+    lab.node("start", node)
+
+
+def lose_daemon(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """The node is lost to SLURM alone: its processes go on while the job starts anew elsewhere."""
+    lab.node("slurmd-kill", node)
+
+
+def drain(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    lab.preempt(node)  # waits for ever, and must not matter
+
+
+def kill_task(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """A bare SIGTERM, of which SLURM knows nothing."""
+    lab.run("scancel", "--signal=TERM", f"{job}.0")
+
+
+def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """The job stays until SLURM ends it. It holds the run no longer, which another node might go on with."""
+    lab.preempt(node, seconds=30)
+    wait_for(lambda: record(outputs)["state"] == "failed", "the run to say that SLURM cannot be asked")
+    assert lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
+    (folder,) = run_folders(outputs)
+    assert not (folder / "run.lock").exists()
+
+
+FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp", "trainer.max_steps=120"]
+PREEMPTED = "preempted, requeued"
+NO_SCONTROL = [
+    "mkdir -p OUTPUTS/.bin",
+    "ln -sf $(command -v srun bash sed) OUTPUTS/.bin",
+    "export PATH=OUTPUTS/.bin",
+]
+INCIDENTS = [  # those that take longest begin first
+    Incident(
+        "time limit",
+        wait,
+        # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
+        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.4"],
+        reason="timed out, requeued",
+    ),
+    Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
+    Incident(
+        "daemon lost",
+        lose_daemon,
+        nodes=2,
+        overrides=["tracker.pace.seconds=0.4"],
+        outcome="killed",
+        reason="without a word",
+        lossless=False,
+    ),
+    Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),
+    *(
+        Incident(f"preempted, {partition}, user signal {'on' if on else 'off'}", preempt, partition, on, reason=reason)
+        for on in (True, False)
+        for partition, reason in (
+            ("preempt", PREEMPTED),
+            ("nograce", "requeued by SLURM"),
+            ("pcancel", PREEMPTED),
+            ("ncancel", PREEMPTED),
+        )
+    ),
+    Incident("preempted at its start", preempt, "preempt", at_once=True),
+    Incident("requeued", requeue, reason="requeued by SLURM"),
+    Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
+    Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
+    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.05"]),
+    Incident(
+        "preempted, budget spent",
+        preempt,
+        "preempt",
+        overrides=["dispatch.max_preemptions=0"],
+        outcome="failed",
+        reason="max_preemptions=0",
+        final="FAILED",
+        starts=1,
+    ),
+    Incident(
+        "preempted, SLURM cannot be asked",
+        preempt_and_look,
+        "nograce",
+        nodes=2,
+        overrides=[f"dispatch.setup={NO_SCONTROL}"],
+        outcome="failed",
+        reason="cannot be asked why",
+    ),
+]
+Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]
+
+
+def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, int, str]:
+    """The job's id, the step at which it happened, and how SLURM says the job ended."""
+    others = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1) if f"node{number}" not in nodes]
+    place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
+    overrides = [one.replace("OUTPUTS", str(outputs)) for one in incident.overrides]
+    with STARTING:
+        job = lab.submit(outputs, *place, *overrides)
+        if incident.at_once:
+            wait_for(lambda: lab.info(job)["JobState"] == "RUNNING", f"job {job} to start")
+        elif incident.lossless:
+            wait_for_step(outputs)
+        else:
+            wait_for(lambda: list(outputs.glob("*/*/checkpoints/step-*/manifest.json")), f"a checkpoint in {outputs}")
+    node = lab.info(job)["NodeList"].replace("[", "").split(",")[0].split("-")[0]
+    step = max(map(steps_done, run_folders(outputs)), default=0)
+    incident.act(lab, job, node, outputs)
+    return job, step, lab.wait_until_ended(job)
+
+
+@contextmanager
+def begun(
+    incidents: list[Incident], lab_of: Callable[[Incident], Lab], folder: Callable[[], Path]
+) -> Iterator[Happened]:
+    """All of them, begun at once: name -> (folder of the outputs, future of `happen`)."""
+    free = {True: iter(range(1, 100)), False: iter(range(1, 100))}
+    with ThreadPoolExecutor(max(1, len(incidents))) as pool:
+        started: Happened = {}
+        for incident in incidents:
+            nodes = [f"node{next(free[incident.user_signal])}" for _ in range(incident.nodes)]
+            outputs = folder()
+            started[incident.name] = outputs, pool.submit(happen, incident, lab_of(incident), nodes, outputs)
+        yield started

@@ -1,0 +1,186 @@
+"""A real SLURM cluster on this machine (`slurm/lab/`), and what happens to jobs on it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.paths import ROOT, TESTS
+
+SCRIPTS = ROOT / "slurm" / "lab"
+REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
+LONGEST = 600.0
+"""Seconds that anything is waited for: many times what it takes, since other tests may keep the machine busy."""
+PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
+"""Settings that give a run on a busy machine the time to save."""
+QUICK = ["tracker.pace.seconds=0"]
+"""Overrides of `experiment`, for a run that nothing is to happen to."""
+
+
+def impossible() -> str | None:
+    """Why no cluster can be started here, if so. Packages are installed only where a cluster is insisted on."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a SLURM cluster of one's own needs Linux and root"
+    if shutil.which("slurmctld") is None and not REQUIRED:
+        return "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
+    if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
+        return "SLURM is not installed, and there is no apt-get to install it"
+    spaces = subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True)
+    if spaces.returncode != 0:
+        return f"a node of the cluster is a namespace of its own, and none can be made here: {spaces.stderr.strip()}"
+    return None
+
+
+@dataclass
+class Lab:
+    """One cluster.
+
+    Args:
+        state: its folder.
+        port: the first of its ports.
+        settings: variables of `up.sh`, without their `SLURM_LAB_`.
+    """
+
+    state: Path
+    port: int
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs to find this cluster, and the tests' hooks."""
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        return {
+            **clean,
+            **{f"SLURM_LAB_{key}": value for key, value in self.settings.items()},
+            "SLURM_LAB_STATE": str(self.state),
+            "SLURM_LAB_PORT": str(self.port),
+            "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
+            "PYTHONPATH": str(TESTS),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def script(self, name: str, *arguments: str, timeout: float = LONGEST) -> None:
+        """Run one of the lab's own scripts."""
+        command = [str(SCRIPTS / name), *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} failed:\n{done.stderr}")
+
+    def start(self) -> None:
+        self.script("up.sh", "--fresh")
+
+    def stop(self) -> None:
+        self.script("down.sh")
+
+    def run(self, *command: str, check: bool = True, timeout: float = LONGEST) -> str:
+        """What a command prints, run against this cluster."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def node(self, verb: str, name: str) -> None:
+        self.script("node.sh", verb, name)
+
+    def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher ...`, as a user of this cluster types it, with these variables of the environment."""
+        command = [sys.executable, "-m", module, *arguments]
+        environment = self.environment | variables
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
+
+    def submit(self, outputs: Path, *overrides: str) -> str:
+        """Submit runs of the small experiment; the id of the job, without an array's tasks."""
+        done = self.launcher(*experiment(outputs), "dispatch=slurm", *overrides)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.search(r"as SLURM job (\d+)", done.stdout)
+        assert found is not None, done.stdout
+        return found[1]
+
+    def preempt(self, node: str, seconds: int = 1) -> None:
+        """A job of a higher partition that wants a whole node, for a while."""
+        wanted = ["-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", f"sleep {seconds}"]
+        self.run("sbatch", *wanted)
+
+    def info(self, job: str) -> dict[str, str]:
+        text = self.run("scontrol", "show", "job", "-o", job)
+        return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
+
+    def wait_until_ended(self, job: str, timeout: float = LONGEST) -> str:
+        """The state in which a job ends for good: a requeued one is pending again, or will be."""
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+        for _ in ticks(timeout, f"job {job} to end", pause=1.5):
+            state = self.info(job)["JobState"]
+            if state in ended:
+                return state
+        raise AssertionError
+
+
+def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
+    """Look, and look again."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(pause)
+    raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) -> Any:
+    for _ in ticks(timeout, what):
+        if found := condition():
+            return found
+    raise AssertionError
+
+
+def experiment(outputs: Path, steps: int = 300) -> list[str]:
+    """The overrides of a small run; with the pacer it takes a minute in its job's first start, unless disturbed."""
+    return [
+        "model=mlp",
+        "data=digits",
+        "model.hidden_dim=16",
+        f"trainer.max_steps={steps}",
+        "hooks.checkpointing.interval=25",
+        "hooks.logging.interval=1",
+        "+tracker.pace._target_=support.pacer.Pacer",
+        "+tracker.pace.seconds=0.2",
+        f"paths.outputs={outputs}",
+    ]
+
+
+def states(lab, outputs, *words):
+    """What `python -m launcher.runs` says: id -> summary."""
+    told = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
+    assert told.returncode == 0, told.stderr
+    return {run["id"]: run for run in json.loads(told.stdout)}
+
+
+def steps_done(folder: Path) -> int:
+    """The last step in a run's metrics.jsonl."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return int(json.loads(lines[-1])["step"])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def run_folders(outputs: Path) -> list[Path]:
+    return sorted(path.parent for path in outputs.glob("*/*/run.json"))
+
+
+def wait_for_step(outputs: Path, step: int = 10, runs: int = 1) -> None:
+    def are_there() -> bool:
+        found = run_folders(outputs)
+        for folder in found:
+            if json.loads((folder / "run.json").read_text())["state"] == "failed":
+                logs = "".join(path.read_text()[-3000:] for path in folder.glob("logs/*"))
+                raise AssertionError(f"{folder} failed before step {step}:\n{logs}")
+        return sum(steps_done(folder) >= step for folder in found) >= runs
+
+    wait_for(are_there, f"step {step} in {outputs}")

@@ -1,0 +1,94 @@
+"""A command with its ranks: which processes it has, and which it leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from support.runner import ENVIRONMENT
+
+
+class Command:
+    """`python -m launcher ...` in a session of its own; killed at the end of the `with` if it is still there."""
+
+    def __init__(self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 100):
+        self.process = subprocess.Popen(
+            [sys.executable, *start, *arguments],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.output = ""
+        self._watchdog = threading.Timer(timeout, self.kill)
+
+    def __enter__(self) -> "Command":
+        self._watchdog.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.cancel()
+        self.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        for pid in self.left():
+            os.kill(pid, signal.SIGKILL)
+
+    def read_until(self, text: str) -> None:
+        """Read its output up to a line with `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        raise AssertionError(f"no {text!r} in:\n{self.output}")
+
+    def wait(self) -> int:
+        """Its exit code, all output read."""
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait()
+
+    def left(self) -> list[int]:
+        """Living processes of its session, zombies left out."""
+        return [pid for pid, stat in _processes() if stat[3] == str(self.pid) and stat[0] != "Z"]
+
+    def ranks(self) -> list[int]:
+        """Ids of the ranks, in order."""
+        children = [(_environment(pid).get("RANK", ""), pid) for pid, stat in _processes() if stat[1] == str(self.pid)]
+        return [pid for rank, pid in sorted(children) if rank]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def _processes() -> list[tuple[int, list[str]]]:
+    """Each process's id, and state, parent, group and session from /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+        except OSError:  # ended meanwhile
+            pass
+    return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)

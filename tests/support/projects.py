@@ -1,0 +1,72 @@
+"""A user's project, and the command line as they type it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.cli import main
+
+PACKAGE = '''
+from launcher.errors import ConfigError
+from launcher.run.signals import Stop
+from launcher.types import PositiveInt
+
+
+class MyModel:
+    def __init__(self, width: PositiveInt, depth: PositiveInt = 2):
+        if width == 13:
+            raise ConfigError("model.width=13: brings bad luck.")
+        raise RuntimeError("built")
+
+
+class MyJob:
+    """Does what its `outcome` says, instead of training."""
+
+    def __init__(self, outcome: str = "completes"):
+        self.outcome = outcome
+
+    def run(self, config):
+        print(f"running {config.run.name}/{config.run.id} seed={config.seed}")
+        if self.outcome == "refuses":
+            raise ConfigError("data.files='x': is empty.", "model.width=3: is odd.")
+        if self.outcome == "crashes":
+            raise ValueError("a bug")
+        if self.outcome == "exits":
+            raise SystemExit(1)
+        if self.outcome == "is stopped":
+            raise Stop(15)
+        if self.outcome == "cannot build":
+            from hydra.utils import instantiate
+
+            instantiate(config.model)
+'''
+
+FILES = {
+    "{package}/__init__.py": PACKAGE,
+    "conf/job/mine.yaml": "_target_: {package}.MyJob\noutcome: completes\n",
+    "conf/model/mine.yaml": "_target_: {package}.MyModel\nwidth: 64\n",
+}
+
+
+def write_project(folder: Path, package: str = "my_package") -> Path:
+    """A package of a user's and a folder of configuration that names it."""
+    for name, text in FILES.items():
+        path = folder / name.replace("{package}", package)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("{package}", package))
+    return folder
+
+
+def launcher(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m launcher ...` in a folder."""
+    command = [sys.executable, "-m", "launcher", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def exit_code(*arguments: str) -> int:
+    """The same in this process, which is quicker: the exit code, 0 where it returns."""
+    try:
+        main.main(list(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

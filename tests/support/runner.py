@@ -1,0 +1,105 @@
+"""The launcher as a user runs it: a process, its signals, its files."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.store import CheckpointStore
+from support.paths import TESTS
+
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONPATH": str(TESTS),  # the hooks in `support`
+}
+TIMES = ("time", "attempt", "train/step_time", "train/data_time")
+"""What two equal runs may differ in."""
+
+
+@dataclass
+class Outcome:
+    returncode: int
+    output: str
+
+
+def launch(outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 120) -> Outcome:
+    """Run to the end."""
+    return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout)
+
+
+def interrupt(
+    outputs: Path,
+    *overrides: str,
+    at: str | None,
+    signum: int = signal.SIGTERM,
+    whole_group: bool = True,
+    module: str = "launcher",
+    timeout: float = 120,
+) -> Outcome:
+    """Run, and send a signal once a line with `at` has been printed (None: never)."""
+    command = [sys.executable, "-m", module, f"paths.outputs={outputs}", *overrides]
+    process = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
+    watchdog.start()
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if at is not None and at in line:
+                os.killpg(process.pid, signum) if whole_group else os.kill(process.pid, signum)
+                at = None
+        process.wait()
+    finally:
+        watchdog.cancel()
+        process.stdout.close()
+    return Outcome(process.returncode, "".join(lines))
+
+
+def stop_at(step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True) -> list[str]:
+    """Overrides: the run sends itself a signal at that moment of that step (see `interrupter`)."""
+    hook = f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},signum:{signum},group:{group}}}"
+    return [f"+tracker.interrupter={hook}"]
+
+
+def run_folder(outputs: Path) -> Path:
+    """The one run there is."""
+    (record,) = outputs.glob("*/*/run.json")
+    return record.parent
+
+
+def record(outputs: Path) -> dict[str, Any]:
+    return json.loads((run_folder(outputs) / "run.json").read_text())
+
+
+def metrics(outputs: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, without the times."""
+    lines = (run_folder(outputs) / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+
+
+def final_state(outputs: Path) -> dict[str, str]:
+    """Hashes of what a run ends with: weights, moments, scaler, LR, counters, random state, data position."""
+    latest = run_folder(outputs) / "checkpoints" / "latest"
+    names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
+    return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}
+
+
+def steps(outputs: Path) -> list[int]:
+    """The steps of the run's checkpoints."""
+    return CheckpointStore(run_folder(outputs) / "checkpoints").steps()

@@ -1,0 +1,162 @@
+"""Checkpoints that are copied to a second home: an object store in memory, a folder behind fsspec."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.checkpoint.remote import RemoteStore
+from launcher.checkpoint.saver import SaveFailed
+from launcher.checkpoint.stored import StoredCheckpoint
+from support.runner import final_state, launch, metrics, record, run_folder, stop_at
+from support.stores import save
+
+RUN = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.checkpointing.interval=10")
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    yield f"memory://{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/there"
+    fsspec.filesystem("memory").store.clear()
+
+
+def value(store: RemoteStore) -> float:
+    """Of the newest checkpoint."""
+    found = store.newest_valid()
+    assert found is not None
+    return float(StoredCheckpoint(found[0]).read("model/w")[0])
+
+
+def elsewhere(store: RemoteStore) -> RemoteStore:
+    """The same run on a machine with an empty disk."""
+    shutil.rmtree(store.root)
+    return RemoteStore(store.root, store.url)
+
+
+def test_another_machine_goes_on(tmp_path: Path, url: str) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    assert store.newest_valid() is None
+    for step in (1, 2, 3, 4):
+        save(store, step, best=step == 1, keep=1)
+    assert store.steps() == store.remote_steps() == [1, 3, 4]
+    save(store, 4, value=8.0)
+    assert store.remote_steps() == [1, 3, 4]
+    other = elsewhere(store)
+    assert value(other) == 8.0
+    assert other.steps() == [4] and other.linked("latest") == 4
+    save(other, 5, keep=1)
+    assert other.remote_steps() == [1, 4, 5], "the best stays, though it is not on this machine"
+
+
+@pytest.mark.parametrize("name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "delete"])
+def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str, damage: str) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    save(store, 1)
+    save(store, 2)
+    (file,) = store.fs.glob(f"{store.home}/step-00000002-*/{name}")
+    if damage == "delete":
+        store.fs.rm_file(file)
+    else:
+        data = bytearray(store.fs.cat_file(file))
+        data[len(data) // 2] ^= 1
+        store.fs.pipe_file(file, bytes(data))
+    other = elsewhere(store)
+    assert value(other) == 1.0
+    if (damage, name) != ("delete", "manifest.json"):  # without one it was never a checkpoint
+        assert store.fs.glob(f"{store.home}/corrupt-step-00000002-*")
+    assert other.remote_steps() == [1]
+
+
+def test_only_damaged_ones_are_an_error(tmp_path: Path, url: str) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    save(store, 1)
+    (file,) = store.fs.glob(f"{store.home}/*/state.json")
+    store.fs.pipe_file(file, b"{}")
+    with pytest.raises(CorruptCheckpoint, match="state"):
+        elsewhere(store).newest_valid()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["a-new-step", "the-same-step"])
+def test_an_upload_that_ends_anywhere_leaves_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """At every call that changes something there: afterwards the newest is the one before or the new one."""
+    counts: list[int] = []
+    for k in range(1, 40):
+        url = f"memory://upload-{again}-{k}"
+        store = RemoteStore(tmp_path / str(k), url)
+        save(store, 1, value=1.0, keep=0)
+        calls = 0
+
+        def ends(real: Any, k: int = k) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls >= k:  # also all later ones: the machine is gone
+                    raise ConnectionError("gone")
+                return real(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("_open", "rm", "rm_file", "pipe_file", "makedirs"):
+                patch.setattr(store.fs, name, ends(getattr(store.fs, name)))
+            try:
+                save(store, 1 if again else 2, value=2.0, keep=0)
+            except SaveFailed as error:
+                assert "gone" in str(error)
+        assert value(elsewhere(store)) in (1.0, 2.0)
+        counts.append(calls)
+        if calls < k:
+            break
+    assert len(counts) > 8 and counts[-1] < len(counts), "all of them were tried"
+
+
+def test_a_run_loses_its_disk_and_goes_on(tmp_path: Path) -> None:
+    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
+    whole, outputs = tmp_path / "whole", tmp_path / "outputs"
+    assert launch(whole, *RUN).returncode == 0
+    assert launch(outputs, *RUN, there, *stop_at(33)).returncode == 143
+    name = run_folder(outputs).name
+    shutil.rmtree(outputs)
+    done = launch(outputs, *RUN, there)
+    assert done.returncode == 0, done.output
+    assert "Fetched step-00000033" in done.output and run_folder(outputs).name == name
+    assert final_state(outputs) == final_state(whole)
+    assert metrics(outputs) == [line for line in metrics(whole) if line["step"] > 33]
+
+
+def test_a_home_that_fails(tmp_path: Path) -> None:
+    """Training goes on; the checkpoints here stand, and those there are made up for; at the end it is a failure."""
+    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
+    gone = "+tracker.gone={_target_:support.broken_disk.BrokenHome,steps:[20,40]}"
+    done = launch(tmp_path / "outputs", *RUN, there, gone)
+    assert done.returncode == 1 and "Traceback" not in done.output, done.output
+    assert done.output.count("could not be written: rank 0: ConnectionError: no way there") == 3
+    assert "no way there" in record(tmp_path / "outputs")["attempts"][-1]["reason"]
+    assert record(tmp_path / "outputs")["step"] == 40
+    again = launch(tmp_path / "outputs", *RUN, there)
+    assert again.returncode == 0 and "step-00000040 (step 40)" in again.output
+    assert sorted(int(path.parent.name[5:13]) for path in tmp_path.glob("there/*/*/step-*/manifest.json")) == [
+        10,
+        30,
+        40,
+    ]
+
+
+def test_a_home_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"a file")
+    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path=file://{tmp_path}/there")
+    assert done.returncode == 2 and "hooks.checkpointing.path=file://" in done.output, done.output
+
+
+@pytest.mark.parametrize("scheme", ["nosuch", "s3"])
+def test_a_scheme_that_is_not_there(tmp_path: Path, scheme: str) -> None:
+    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path={scheme}://bucket/x")
+    assert done.returncode == 2 and f"hooks.checkpointing.path={scheme}://bucket/x: " in done.output
+    assert not (tmp_path / "outputs").exists()

@@ -1,0 +1,51 @@
+"""The jobs of a sweep share compositions, and yet each is what it would be alone."""
+
+import pytest
+from hydra.types import RunMode
+
+from launcher.cli.sweep import SweepJob, check_jobs
+from launcher.config.compose import compose
+from launcher.config.resolve import plain_hydra, resolve
+from launcher.config.schema import validate
+from launcher.config.session import loader, session
+
+JOBS = [
+    ["seed=1", "optimizer.lr=0.1"],
+    ["seed=2"],
+    ["optimizer.lr=0.1"],
+    ["trainer.max_steps=70"],  # others refer to it
+    ["scheduler.max_steps=7"],  # which itself refers to another
+    ["model=mlp", "data=digits", "data.batch_size=32"],
+    ["model=mlp", "data=digits"],
+    ["run.tag=again"],
+    ["optimizer={lr: 0.2, betas: [0.8, 0.9]}"],
+    ["hooks=[default,early_stopping]", "hooks.logging.interval=3"],
+    ["~hooks.evaluation", "seed=3"],
+    ["+tracker.more={_target_: launcher.hooks.jsonl.JsonlHook}", "seed=4"],
+    ["run.id=mine"],
+    ["paths.outputs=elsewhere", "seed=5"],
+]
+
+
+@pytest.fixture(scope="module")
+def jobs() -> list[SweepJob]:
+    with session(None):
+        master = loader().load_configuration("config", [], RunMode.MULTIRUN)
+        return check_jobs(loader(), master, JOBS)
+
+
+@pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
+def test_a_job_is_what_it_would_be_alone(jobs: list[SweepJob], index: int) -> None:
+    job = jobs[index]
+    assert job.plain == validate(compose(JOBS[index]))
+    assert job.hydra["overrides"]["task"] == JOBS[index]
+    assert (job.hydra["job"]["num"], job.hydra["job"]["id"]) == (index, str(index))
+
+
+def test_a_configuration_to_keep_is_a_copy(jobs: list[SweepJob]) -> None:
+    with session(None):
+        for job in (jobs[0], jobs[10]):
+            config = job.config
+            config.seed = 99
+            assert resolve(job.config)[0] == job.plain
+            assert plain_hydra(job.config.hydra) == job.hydra

@@ -1,0 +1,207 @@
+"""The command line, as a user types it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.cli.main import read
+from launcher.errors import ConfigError
+from support.projects import exit_code, launcher, write_project
+
+HEAVY = ("torch", "hydra", "omegaconf")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, and a command line that may be changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["launcher"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    return tmp_path
+
+
+def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
+    """The exit code of a command, and the top-level modules that it imported."""
+    import subprocess
+
+    command = [sys.executable, "-X", "importtime", "-m", "launcher", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return done.returncode, {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+def test_help_says_what_there_is_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    done = launcher("--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    for line in ("model: ", "precision: bf16, fp16, fp32, tf32", "--multirun", "Exit codes"):
+        assert line in done.stdout
+    code, modules = imported("-h", "model=gpt", cwd=tmp_path)
+    assert code == 0 and not modules & set(HEAVY)
+
+
+def test_help_lists_the_groups_of_a_further_folder(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    assert ", mine" in launcher("--config-dir", "conf", "--help", cwd=tmp_path).stdout
+
+
+def test_a_bad_configuration_ends_with_two_and_imports_no_torch(tmp_path: Path) -> None:
+    code, modules = imported("optimizer.lr=abc", cwd=tmp_path)
+    assert code == 2 and "hydra" in modules and "torch" not in modules
+
+
+def test_the_composed_configuration_is_printed_from_any_folder(tmp_path: Path) -> None:
+    done = launcher("seed=3", "--cfg", "job", "--resolve", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load(done.stdout)
+    assert config["seed"] == 3 and "hydra" not in config
+    assert config["run"]["dir"] == f"outputs/{config['run']['name']}/{config['run']['id']}"
+    assert config["scheduler"]["max_steps"] == config["trainer"]["max_steps"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", [["--info", "searchpath"], ["--info"], ["-sc", "install=bash"], ["--hydra-help"]])
+def test_hydras_own_flags_work(flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*flags) == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_the_shell_completes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COMP_LINE", "launcher precision=")
+    assert exit_code("-sc", "query=bash") == 0
+    assert "precision=bf16" in capsys.readouterr().out.split()
+
+
+BAD = {
+    "modle=gpt": "modle=gpt: no key modle; did you mean model=gpt?",
+    "model=gptt": "model=gptt: no option gptt; did you mean model=gpt? (model has ",
+    "precision=3": "precision=3: no option 3; precision has bf16, fp16, fp32, tf32.",
+    "hooks=[default,early]": "no option early; did you mean hooks=[default,early_stopping]? (hooks has ",
+    "optimizer.lrr=0.1": "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
+    "lr=0.1": "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
+    "max_step=3": "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
+    "scheduler=null": "scheduler=null: to leave the group out, write ~scheduler.",
+    "seed.x=3": "seed.x=3: seed is 0, and has no keys.",
+    "+seed=3": "+seed=3: the key is there already; write it without the +.",
+    "~seedd": "~seedd: no key seedd; did you mean ~seed?",
+    "precision.init_scale=3": "the key is not in precision yet; add it with +precision.init_scale=3.",
+    "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
+    "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
+    "trainer={": "trainer={: cannot be read (",
+    "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, data=synthetic, data=text,",
+    "--nope": "unrecognized arguments: --nope; see --help.",
+    "--config-name=nope": "--config-name=nope: there is no such configuration.",
+    "--config-dir=nope": "--config-dir=nope: there is no such folder.",
+    "--resolve": "--resolve needs --cfg job; see --help.",
+    "-sc": "e.g. -sc install=bash.",
+    "-m seed=1,x": "seed='x': should be a whole number",
+    "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
+    "-m seed=interval(1,2)": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
+    "-m seed=interval(1,2) sede=3": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
+    "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
+    "-m --run": "--run and --multirun exclude each other; see --help.",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*command.split()) == 2
+    printed = capsys.readouterr()
+    assert BAD[command] in printed.err, printed.err
+    assert len(printed.err.splitlines()) == 1 and printed.out == ""
+    assert list(folder.iterdir()) == []
+
+
+def test_all_faults_of_a_command_line_come_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("model=gtp", "sede=3", "trainer.max_steps=0", "optimizer.lr=abc", "foo") == 2
+    keys = [line.partition("=")[0].partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert keys == ["foo", "model", "sede", "trainer.max_steps", "optimizer.lr"]
+
+
+def test_broken_yaml_of_the_users_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "conf" / "model").mkdir(parents=True)
+    (folder / "conf" / "model" / "broken.yaml").write_text("a: [1,\n")
+    assert exit_code("--config-dir", "conf", "model=broken") == 2
+    error = capsys.readouterr().err
+    assert "broken.yaml" in error and "Traceback" not in error
+
+
+def test_flags_may_stand_among_the_overrides() -> None:
+    arguments = read(["seed=1", "-m", "model=gpt,mlp", "--config-dir", "conf", "device=cpu"])
+    assert arguments.multirun and arguments.config_dir == "conf"
+    assert arguments.overrides == ["seed=1", "model=gpt,mlp", "device=cpu"]
+    with pytest.raises(ConfigError, match="exclude each other"):
+        read(["--cfg", "job", "--info"])
+
+
+def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    shown = launcher("--config-dir", "conf", "model=mine", "--cfg", "job", "-p", "model", cwd=tmp_path)
+    assert "_target_: my_package.MyModel" in shown.stdout
+    done = launcher("--config-dir", "conf", "model=mine", "job=mine", "seed=5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "seed=5" in done.stdout
+    assert (tmp_path / "outputs" / "mine-text").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "lines"),
+    [
+        (["job.outcome=refuses"], 2, ["data.files='x': is empty.", "model.width=3: is odd."]),
+        (["job.outcome=cannot build", "model.width=13"], 2, ["model.width=13: brings bad luck."]),
+        (
+            ["job.outcome=cannot build", "model._target_=math.no_such", "~model.width"],
+            2,
+            [
+                "model._target_='math.no_such': cannot be imported: "
+                "No module named 'math.no_such'; 'math' is not a package."
+            ],
+        ),
+        (["job.outcome=exits"], 1, []),
+        (["job.outcome=is stopped"], 143, []),
+    ],
+)
+def test_how_a_task_ends_is_the_exit_code(
+    overrides: list[str], code: int, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    write_project(folder, package="cli_package")
+    monkeypatch.syspath_prepend(folder)
+    assert exit_code("--config-dir", "conf", "job=mine", "model=mine", *overrides) == code
+    assert capsys.readouterr().err.splitlines() == lines
+    assert (folder / "outputs").exists() == (code != 2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"), [("crashes", "ValueError: a bug"), ("cannot build", "RuntimeError: built")]
+)
+def test_a_crash_is_a_traceback_and_exit_code_one(outcome: str, message: str, tmp_path: Path) -> None:
+    write_project(tmp_path)
+    done = launcher("--config-dir", "conf", "job=mine", "model=mine", f"job.outcome={outcome}", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and message in done.stderr
+
+
+def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(folder, package="cli_package")
+    monkeypatch.syspath_prepend(folder)
+    assert exit_code("--config-dir", "conf", "job=mine", "run.id=12345e67", "run.name=7") == 0
+    assert (folder / "outputs" / "7" / "12345e67").is_dir()
+
+
+def test_the_configuration_of_the_wheel_composes_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed, `conf/` is a package inside `launcher`; here a copy of it stands for that."""
+    import shutil
+
+    from launcher.config import session
+    from launcher.config.compose import compose
+    from launcher.config.options import config_path
+
+    shutil.copytree(config_path(), tmp_path / "packed_conf")
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = compose(["seed=4"])
+    monkeypatch.setattr(session, "config_path", lambda: "pkg://packed_conf")
+    assert compose(["seed=4"]).run == expected.run

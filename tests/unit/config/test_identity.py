@@ -1,0 +1,139 @@
+"""A run is named by its configuration."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from launcher.config.compose import compose
+from launcher.config.identity import drift, identity, run_id
+
+
+def id_of(*overrides: str) -> str:
+    return str(compose(overrides).run.id)
+
+
+def test_the_id_is_eight_hex_digits_and_the_folder_is_made_of_it() -> None:
+    config = compose()
+    assert len(config.run.id) == 8 and int(config.run.id, 16) >= 0
+    assert config.run.name == "gpt-text"
+    assert config.run.dir == config.hydra.run.dir == f"outputs/gpt-text/{config.run.id}"
+    assert f"{config.hydra.sweep.dir}/{config.hydra.sweep.subdir}" == config.run.dir
+
+
+def test_the_order_of_overrides_does_not_count() -> None:
+    assert id_of("seed=1", "trainer.max_steps=7") == id_of("trainer.max_steps=7", "seed=1")
+
+
+def test_the_current_folder_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = id_of()
+    monkeypatch.chdir(tmp_path)
+    assert id_of() == here
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "paths.outputs=elsewhere",
+        "device=cpu",
+        "data.num_workers=3",
+        "dispatch.nproc=2",
+        "hooks.logging.interval=7",
+        "hooks.checkpointing.interval=7",
+        "~hooks.progress",
+        "tracker=[]",
+        "run.name=mine",
+        "run.resume=must",
+        "job=evaluate",
+    ],
+)
+def test_what_cannot_change_the_numbers_does_not_count(override: str) -> None:
+    assert id_of(override) == id_of()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "optimizer.lr=0.5",
+        "precision=bf16",
+        "trainer.max_steps=7",
+        "run.tag=again",
+        "run.init_from=/weights",
+        "hooks=[default,early_stopping]",
+    ],
+)
+def test_everything_else_counts(override: str) -> None:
+    assert id_of(override) != id_of()
+
+
+def test_a_whole_number_is_the_same_written_either_way() -> None:
+    assert id_of("optimizer.lr=1") == id_of("optimizer.lr=1.0") != id_of("optimizer.lr=1.5")
+
+
+def test_a_tag_is_the_same_as_text_and_as_number() -> None:
+    assert id_of("run.tag=1") == id_of("run.tag='1'") != id_of("run.tag=2")
+
+
+def test_an_id_given_outright_wins() -> None:
+    assert id_of("run.id=abc", "seed=3") == "abc"
+
+
+def test_the_user_may_edit_what_counts() -> None:
+    without_seed = "run.not_identity=[job,run,hydra,seed]"
+    assert id_of(without_seed, "seed=1") == id_of(without_seed, "seed=2")
+
+
+def test_a_value_that_says_where_the_run_lies_does_not_lead_in_a_circle() -> None:
+    first = id_of("+trainer.folder=${run.dir}", "paths.outputs=a")
+    assert first == id_of("+trainer.folder=${run.dir}", "paths.outputs=b")
+    assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (first, id_of())
+
+
+def test_the_name_is_of_the_choices_or_the_experiment() -> None:
+    assert compose(["model=mlp", "data=digits"]).run.name == "mlp-digits"
+    assert compose(["experiment=digits_mlp"]).run.name == "digits_mlp"
+    assert compose(["experiment=digits_mlp", "run.name=mine"]).run.name == "mine"
+
+
+@pytest.fixture
+def composed() -> Iterator[DictConfig]:
+    """A configuration as the task gets it: Hydra's node taken out, and known to `HydraConfig`."""
+    config = compose(["model=mlp", "data=digits"])
+    HydraConfig.instance().set_config(config)
+    with open_dict(config):
+        del config["hydra"]
+    yield config
+    HydraConfig.instance().cfg = None
+
+
+def test_the_task_sees_the_same_name_and_id(composed: DictConfig) -> None:
+    assert composed.run.name == "mlp-digits"
+    assert composed.run.id == id_of("model=mlp", "data=digits")
+
+
+def test_a_resolved_configuration_keeps_name_and_id(composed: DictConfig) -> None:
+    frozen = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+    assert (frozen.run.id, frozen.run.dir) == (composed.run.id, composed.run.dir)
+
+
+def test_identity_leaves_the_run_and_hydra_out() -> None:
+    config = compose()
+    counted = identity(config)
+    assert not {"run", "hydra", "job", "paths"} & counted.keys()
+    assert {"seed", "data", "model", "optimizer", "trainer"} <= counted.keys()
+    assert run_id(config) == config.run.id
+
+
+def test_drift_has_a_sentence_for_each_key() -> None:
+    saved = {"seed": 0, "model": {"width": 64, "depth": 2}, "a": {"b": True}, "same": 1}
+    present = {"seed": 0, "model": {"width": 128, "norm": "rms"}, "a": {"b": 1}, "same": 1.0}
+    assert drift(saved, present) == [
+        "a.b=1: was true.",
+        "model.depth: was 2, is gone.",
+        "model.norm='rms': is new.",
+        "model.width=128: was 64.",
+    ]
+    assert drift(saved, saved) == []

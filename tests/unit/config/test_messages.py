@@ -1,0 +1,69 @@
+"""Values, types and near misses in words."""
+
+from typing import Any, Literal
+
+import pytest
+
+from launcher.config.messages import describe, fits, hint, nearest, show
+from launcher.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, UnitInterval
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), ("abc", "'abc'"), (0.1, "0.1"), ([1, "a"], "[1,'a']"), ({"a": None}, "{a:null}")],
+)
+def test_values_are_shown_as_one_types_them(value: Any, text: str) -> None:
+    assert show(value) == text
+
+
+def test_long_values_are_cut() -> None:
+    shown = show(list(range(100)))
+    assert len(shown) <= 62 and shown.endswith("]")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (int, [0, -3], [True, 1.0, "1", None]),
+        (float, [0, 0.5], [True, "0.5", None]),
+        (bool, [True], [0, "true"]),
+        (str, ["1"], [1, None]),
+        (PositiveInt, [1], [0, 1.5, None]),
+        (NonNegativeInt | None, [0, None], [-1]),
+        (PositiveFloat, [1, 1e-9], [0, -0.1]),
+        (Fraction, [0, 1], [1.1]),
+        (UnitInterval, [0], [1]),
+        (Literal["a", 1], ["a", 1], ["b", True]),
+        (list[PositiveInt], [[], [1]], [[0], 1]),
+        (str | list[str], ["a", ["a"]], [["a", 1]]),
+        (dict[str, float], [{"a": 1}], [{"a": "x"}, []]),
+        (Any, [None, object()], []),
+    ],
+)
+def test_types_are_taken_strictly(annotation: Any, good: list[Any], bad: list[Any]) -> None:
+    assert [value for value in good if not fits(value, annotation)] == []
+    assert [value for value in bad if fits(value, annotation)] == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (PositiveInt, "a whole number greater than 0"),
+        (PositiveInt | None, "a whole number greater than 0 or null"),
+        (Fraction, "a number from 0 to 1"),
+        (UnitInterval, "a number from 0 to below 1"),
+        (Literal["cos", "linear"], "one of cos, linear"),
+        (list[str], "a list, each item text"),
+    ],
+)
+def test_types_are_put_into_words(annotation: Any, words: str) -> None:
+    assert describe(annotation) == words
+
+
+def test_the_nearest_name_is_found_by_likeness_and_by_part() -> None:
+    names = ["max_steps", "micro_batch_size", "lr"]
+    assert nearest("max_step", names) == "max_steps"
+    assert nearest("batch_size", names) == "micro_batch_size"
+    assert nearest("zzz", names) is None
+    assert hint("max_step", names, "trainer.{}") == "; did you mean trainer.max_steps?"
+    assert hint("zzz", names) == "."

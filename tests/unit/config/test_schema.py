@@ -1,0 +1,197 @@
+"""Every fault of a configuration is a sentence that names the key, the value and the way out."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.schema import validate
+from launcher.errors import ConfigError
+from support.projects import write_project
+
+
+def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
+    """What is wrong with a configuration that composes; [] if nothing is."""
+    try:
+        validate(compose(overrides, config_dir))
+    except ConfigError as error:
+        return error.sentences
+    return []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model=mlp", "data=digits"],
+        ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
+        ["job=export", "trainer.micro_batch_size=7"],
+        ["hooks=[]", "tracker=[]"],
+        ["hooks.progress=null"],
+        ["~scheduler"],
+        ["~optimizer._partial_"],
+        ["trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
+        ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
+    ],
+)
+def test_what_is_right_passes(overrides: list[str]) -> None:
+    assert sentences(*overrides) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["seed=-1"], "seed=-1: should be a whole number from 0 to below 4294967296."),
+        (["seed=true"], "seed=true: should be a whole number from 0 to below 4294967296."),
+        (["device=gpu"], "device='gpu': should be one of auto, cpu, cuda, mps."),
+        (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0."),
+        (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0."),
+        (["trainer.compile=1"], "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. "),
+        (
+            ["trainer.compile={mode:fastest}"],
+            "trainer.compile.mode='fastest': should be one of default, reduce-overhead, max-autotune, "
+            "max-autotune-no-cudagraphs; e.g. trainer.compile.mode=default.",
+        ),
+        (["trainer.compile={full:true}"], "trainer.compile.full=true: compile takes no full"),
+        (["+trainer.max_step=3"], "trainer.max_step=3: trainer takes no max_step; did you mean trainer.max_steps?"),
+        (
+            ["precision.name=fp8"],
+            "precision.name='fp8': should be one of fp32, tf32, bf16, fp16; e.g. precision.name=fp32.",
+        ),
+        (["+precision.scale=3"], "precision.scale=3: Precision takes no scale; did you mean precision.init_scale?"),
+        (["dispatch.nproc=0"], "dispatch.nproc=0: should be "),
+        (
+            ["data.batch_size=10", "trainer.micro_batch_size=4"],
+            "data.batch_size=10: does not divide by trainer.micro_batch_size=4; take 8 or 12.",
+        ),
+        (
+            ["data.batch_size=10", "trainer.micro_batch_size=4", "dispatch.nproc=1"],
+            "data.batch_size=10: does not divide by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; "
+            "take 8 or 12.",
+        ),
+        (
+            ["data.batch_size=3", "dispatch.nproc=2"],
+            "data.batch_size=3: does not divide by 2 ranks (dispatch.nproc=2); take 2 or 4.",
+        ),
+        (
+            ["scheduler.warmup_steps=10", "scheduler.warmup_ratio=0.5"],
+            "scheduler.warmup_steps=10: scheduler.warmup_ratio=0.5 is set too, and only one may be; "
+            "e.g. scheduler.warmup_ratio=null.",
+        ),
+        (
+            ["trainer.max_steps=5", "scheduler.warmup_steps=10", "scheduler.warmup_ratio=null"],
+            "scheduler.warmup_steps=10: is more than the steps there are; take 5 or less.",
+        ),
+        (
+            ["run.resume=atuo"],
+            "run.resume='atuo': should be auto, never, must or the folder of a checkpoint; "
+            "did you mean run.resume=auto?",
+        ),
+        (
+            ["run.init_from=/no/where"],
+            "run.init_from='/no/where': there is no such file or folder, and no run of this id.",
+        ),
+        (
+            ["run.name=a/b"],
+            "run.name='a/b': should be usable as a folder's name: letters, digits and . _ - + = @ with a letter, "
+            "digit or _ first.",
+        ),
+        (["run.id=12345"], "run.id=12345: should be text."),
+        (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
+        (["~model"], "model: the run needs one; choose model="),
+        (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
+        (
+            ["data=digits"],
+            "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits has no vocab_size and "
+            "no seq_len; choose data=custom, ",
+        ),
+        (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... outright."),
+        (["seed=${sede}"], "seed=${sede}: there is no sede"),
+        (["seed=???"], "seed: needs a value; e.g. seed=..."),
+        (["+seeds=3"], "seeds=3: is no part of a run, and nothing refers to it by ${seeds}; did you mean seed?"),
+        (
+            ["~model._target_"],
+            "model: has no _target_; name its class or function, e.g. model._target_=my_package.MyClass.",
+        ),
+        (
+            ["model._target_=no_such_package.Model"],
+            "model._target_='no_such_package.Model': no module no_such_package; is its folder on PYTHONPATH or the "
+            "current folder?",
+        ),
+        (
+            ["precision._target_=launcher.optim.precision.Precison"],
+            "precision._target_='launcher.optim.precision.Precison': no Precison in launcher.optim.precision; "
+            "did you mean launcher.optim.precision.Precision?",
+        ),
+        (
+            [
+                "trainer.max_non_finite_grad_retries=2",
+                "trainer.micro_batch_size=${trainer.max_non_finite_grad_retries}0",
+            ],
+            "trainer.micro_batch_size='20': should be a whole number",
+        ),
+        (
+            ["data.batch_size=64", "trainer.max_skipped_steps=${trainer.max_grad_norm}", "trainer.max_grad_norm=0.5"],
+            "trainer.max_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
+        ),
+        (["hooks.logging.interval=often"], "hooks.logging.interval='often': should be a whole number"),
+        (["hooks.checkpointing.interval=-5"], "hooks.checkpointing.interval=-5: should be a whole number"),
+        (["optimizer.lr=abc"], "optimizer.lr='abc': should be a number"),
+    ],
+)
+def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:
+    found = sentences(*overrides)
+    assert len(found) == 1 and sentence in found[0], found
+
+
+def test_all_faults_come_at_once_and_a_repeated_value_is_named_at_its_source() -> None:
+    found = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
+    assert [one.partition("=")[0] for one in found] == ["seed", "device", "trainer.max_steps", "optimizer.lr"]
+
+
+def test_files_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentences("data.files=corpus/*.txt") == [
+        f"data.files='corpus/*.txt': matches no file (looked in {tmp_path})."
+    ]
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "one.txt").write_text("text")
+    assert sentences("data.files=corpus/*.txt") == []
+    assert sentences("data.files=[corpus/one.txt,corpus/two.txt]") == [
+        f"data.files='corpus/two.txt': matches no file (looked in {tmp_path})."
+    ]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sentences("data.files='~/corpus/*.txt'") == []
+
+
+def test_a_checkpoint_to_start_from_must_be_there(tmp_path: Path) -> None:
+    assert sentences(f"run.init_from={tmp_path}", f"run.resume={tmp_path}") == []
+    (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
+    assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_project(tmp_path, package="schema_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "conf"
+
+
+def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> None:
+    assert sentences("model=mine", config_dir=project) == []
+    assert sentences("model=mine", "model.width=0", "+model.dept=3", config_dir=project) == [
+        "model.width=0: should be a whole number greater than 0.",
+        "model.dept=3: MyModel takes no dept; did you mean model.depth?",
+    ]
+    assert sentences("model=mine", "~model.width", config_dir=project) == [
+        "model.width: is not given, and MyModel needs it; add +model.width=<a whole number greater than 0>."
+    ]
+    assert "schema_package" not in sys.modules
+
+
+def test_parts_within_parts_are_checked_too(project: Path) -> None:
+    nested = "+model.depth={_target_: schema_package.MyModel, width: -1}"
+    assert sentences("model=mine", nested, config_dir=project) == [
+        "model.depth.width=-1: should be a whole number greater than 0."
+    ]

@@ -1,0 +1,164 @@
+"""Signatures are told from source alone, as Python would import it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
+
+import pytest
+
+from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
+from launcher.config.source import NotThere
+from launcher.types import PositiveInt
+
+MODULES = {
+    "__init__.py": "from .parts import Part as Renamed\nfrom .stars import *\nfrom . import functions\n",
+    "parts.py": """
+from __future__ import annotations
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Optional
+import abc
+import torch
+from torch import Tensor, nn
+from launcher.types import PositiveInt
+from .aliases import Size, Mode
+
+class Base(abc.ABC):
+    def __init__(self, width: PositiveInt, *, rate: float = 0.5): ...
+
+class Part(Base):
+    'Inherits its constructor.'
+
+class Deep(nn.Module):
+    'Has none.'
+
+class Typed:
+    def __init__(self, size: Size, mode: Mode = "a", x: "int | None" = None, lr: float | Tensor = 1.0,
+                 betas: tuple[float, float] = (0.9, 0.99), maybe: Optional[list[str]] = None,
+                 part: Base = None, other: torch.nn.Module | None = None, **rest): ...
+
+    @classmethod
+    def make(cls, path: str): ...
+
+    @staticmethod
+    def plain(path: str): ...
+
+@dataclass
+class Row:
+    name: str
+    kind: ClassVar[str] = "row"
+
+@dataclass(frozen=True)
+class LongRow(Row):
+    tags: list[str] = field(default_factory=list)
+    hidden: int = field(default=0, init=False)
+""",
+    "aliases.py": "from typing import Literal\nSize = int | None\nMode = Literal['a', 'b']\n",
+    "stars.py": "class Star:\n    def __init__(self, points: int): ...\n",
+    "functions.py": """
+import functools
+from somewhere import decorate
+if True:
+    def build(model, lr: float = 1e-3, *args, **kwargs): ...
+alias = build
+@decorate
+def decorated(x): ...
+bound = functools.partial(build, lr=1)
+""",
+    "lazy.py": "def __getattr__(name):\n    raise AttributeError(name)\n",
+}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "signed").mkdir()
+    for name, text in MODULES.items():
+        (folder / "signed" / name).write_text(text)
+    sys.path.insert(0, str(folder))
+    yield "signed"
+    sys.path.remove(str(folder))
+
+
+def told(target: str) -> Signature:
+    found = signature(target)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("parts.Base", ["width", "rate"]),
+        ("parts.Part", ["width", "rate"]),
+        ("Renamed", ["width", "rate"]),
+        ("Star", ["points"]),
+        ("functions.build", ["model", "lr"]),
+        ("functions.alias", ["model", "lr"]),
+        ("parts.Typed.make", ["path"]),
+        ("parts.Typed.plain", ["path"]),
+        ("parts.Deep", []),
+        ("parts.Row", ["name"]),
+        ("parts.LongRow", ["name", "tags"]),
+    ],
+)
+def test_the_parameters_of_what_a_name_leads_to(package: str, target: str, names: list[str]) -> None:
+    assert told(f"{package}.{target}").names == names
+
+
+def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) -> None:
+    spec = told(f"{package}.parts.Typed")
+    kinds = {one.name: one.annotation for one in spec.parameters}
+    assert kinds == {
+        "size": int | None,
+        "mode": Literal["a", "b"],
+        "x": int | None,
+        "lr": float,
+        "betas": list[float],
+        "maybe": list[str] | None,
+        "part": Any,
+        "other": NoneType,
+    }
+    assert spec.takes_more
+    assert told(f"{package}.parts.Part")["width"].annotation == PositiveInt
+
+
+def test_defaults_are_told_from_none_at_all(package: str) -> None:
+    defaults = {one.name: one.default for one in told(f"{package}.parts.Typed").parameters}
+    assert defaults["size"] is REQUIRED and defaults["betas"] == (0.9, 0.99) and defaults["maybe"] is None
+    assert told(f"{package}.parts.LongRow")["tags"].default is UNKNOWN
+
+
+@pytest.mark.parametrize("target", ["functions.decorated", "functions.bound", "lazy.Anything", "parts"])
+def test_what_only_running_code_can_tell_is_left_open(package: str, target: str) -> None:
+    assert signature(f"{package}.{target}") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "where", "name"),
+    [
+        ("signd.parts.Base", "", "signd"),
+        ("signed.prts.Base", "signed", "prts"),
+        ("signed.parts.Bse", "signed.parts", "Bse"),
+    ],
+)
+def test_what_is_surely_not_there_is_refused(package: str, target: str, where: str, name: str) -> None:
+    with pytest.raises(NotThere) as error:
+        signature(target)
+    assert (error.value.where, error.value.name) == (where, name)
+
+
+def test_torch_is_read_and_never_imported(tmp_path: Path) -> None:
+    code = """
+import sys
+from launcher.config.signature import signature
+print(*signature("torch.optim.AdamW").names)
+print(*signature("torch.nn.Linear").names)
+print(signature("math.sin"), "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    optimizer, linear, last = done.stdout.splitlines()
+    assert {"params", "lr", "betas", "weight_decay"} <= set(optimizer.split())
+    assert linear.split()[:3] == ["in_features", "out_features", "bias"]
+    assert last == "None False"

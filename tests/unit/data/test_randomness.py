@@ -1,0 +1,94 @@
+"""Random augmentation is a function of (seed, epoch, sample), and the training's generators see nothing of it."""
+
+import random
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.data import ResumableLoader, evaluation_loader
+from launcher.data.randomness import capture, isolated, seed_generators
+from launcher.run import signals
+
+
+class Augmented:
+    """Sample i with one draw from each global generator."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64)
+
+
+def take(count, **options):
+    loader = ResumableLoader(Augmented(), **({"seed": 3, "micro_batch_size": 2, "seed_samples": True} | options))
+    batches = iter(loader)
+    try:
+        return torch.cat(list(islice(batches, count)))
+    finally:
+        batches.close()
+
+
+def test_alike_for_any_workers_ranks_and_starts():
+    whole = take(9)
+    assert torch.equal(take(9, num_workers=2), whole)
+    assert torch.equal(take(4, samples=10, num_workers=2), whole[10:])
+    assert torch.equal(take(6, micro_batch_size=3), whole)
+    ranks = [take(3, micro_batch_size=3, rank=rank, world_size=2).reshape(3, 3, 4) for rank in (0, 1)]
+    assert torch.equal(torch.cat(ranks, 1).reshape(-1, 4), whole)
+
+
+def test_epochs_samples_and_seeds_draw_differently():
+    draws = torch.cat([take(7), take(7, seed=4)])[:, 1:]
+    for column in draws.T:
+        assert len(set(column.tolist())) == 28
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_training_generators_go_on_undisturbed(num_workers):
+    seed_generators(1)
+    expected = [torch.rand(2).tolist(), random.random(), np.random.rand()]
+    seed_generators(1)
+    take(4, num_workers=num_workers)
+    list(evaluation_loader(Augmented(), 2, num_workers=num_workers, seed_samples=True))
+    assert [torch.rand(2).tolist(), random.random(), np.random.rand()] == expected
+
+
+def test_evaluation_is_always_the_same():
+    first, second = (torch.cat(list(evaluation_loader(Augmented(), 3, seed_samples=True))) for _ in range(2))
+    workers = torch.cat(list(evaluation_loader(Augmented(), 2, num_workers=2, seed_samples=True)))
+    assert torch.equal(first, second) and torch.equal(first, workers)
+
+
+def test_an_ended_wait_leaves_the_generators_as_they_were():
+    """The signal that ends the wait for data may come at any point of a sample's making, or of the putting back."""
+    before = capture()
+
+    def interrupted():
+        seed_generators(9)
+        raise signals.Interrupted
+
+    with pytest.raises(signals.Interrupted):
+        isolated(interrupted)
+    after = capture()
+    assert after[0] == before[0] and after[1][1].tolist() == before[1][1].tolist() and torch.equal(after[2], before[2])
+
+
+def test_the_putting_back_itself_may_be_ended(monkeypatch):
+    from launcher.data import randomness
+
+    before, restore, calls = capture(), randomness.restore, []
+
+    def once_interrupted(state):
+        calls.append(state)
+        if len(calls) == 1:
+            random.setstate(state[0])
+            raise signals.Interrupted
+        restore(state)
+
+    monkeypatch.setattr(randomness, "restore", once_interrupted)
+    with pytest.raises(signals.Interrupted):
+        isolated(lambda: seed_generators(9))
+    assert torch.equal(capture()[2], before[2])

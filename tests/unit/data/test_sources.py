@@ -1,0 +1,341 @@
+"""What each source makes of its files and options, and what it says of bad ones."""
+
+import pickle
+import re
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from launcher.data.custom import CustomData
+from launcher.data.digits import DigitsData
+from launcher.data.files import find_files, hold_out
+from launcher.data.synthetic import SyntheticData
+from launcher.data.text import TextData, standard_library
+from launcher.data.tokens import TokenData
+from launcher.errors import ConfigError
+from support.paths import ROOT
+
+CONF = ROOT / "conf" / "data"
+
+
+def text(windows):
+    """The bytes that the inputs of all windows make, and the same of the targets."""
+    inputs, targets = windows.get_batch(np.arange(len(windows)))
+    return bytes(inputs.flatten().tolist()), bytes(targets.flatten().tolist())
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for number in range(20):
+        (tmp_path / f"{number:02}.txt").write_text(f"{number:02} a line of text\n")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "last.txt").write_text("and one more, further down\n")
+    return tmp_path
+
+
+def test_sources_do_not_import_torch():
+    """So that a missing file is told of at once."""
+    names = "text, tokens, digits, synthetic, custom"
+    code = f"import sys; import launcher.data; from launcher.data import {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name, given",
+    [
+        ("text", {}),
+        ("tokens", {"files": "train.npy"}),
+        ("digits", {}),
+        ("synthetic", {}),
+        ("custom", {"dataset": {"_target_": "torch.utils.data.TensorDataset"}}),
+    ],
+)
+def test_every_configuration_makes_its_source(name, given):
+    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), given)
+    source = instantiate(config)
+    assert type(source).__module__ == f"launcher.data.{name}"
+    assert source.batch_size == config.batch_size and source.num_workers == 0 and source.shuffle is True
+
+
+# Files
+
+
+def test_files_are_sorted_and_each_there_once(corpus):
+    found = find_files("data.files", [f"{corpus}/**/*.txt", str(corpus / "00.txt")])
+    assert len(found) == 21 and found == sorted(found)
+
+
+def test_relative_patterns(corpus, monkeypatch):
+    monkeypatch.chdir(corpus)
+    assert [path.name for path in find_files("data.files", "0[12].txt")] == ["01.txt", "02.txt"]
+
+
+def test_bad_files_are_sentences(corpus, monkeypatch):
+    monkeypatch.chdir(corpus)
+    with pytest.raises(ConfigError, match=r"^data.files='no/\*.txt': matches no file \(looked in .*\)\.$"):
+        find_files("data.files", "no/*.txt")
+    with pytest.raises(ConfigError, match=r"^data.files='deeper': is a folder; name the files in it, e.g. "):
+        find_files("data.files", "deeper")
+    with pytest.raises(ConfigError, match="names no file"):
+        find_files("data.files", [])
+
+
+@pytest.mark.parametrize("fraction, held_out", [(0, []), (0.1, [9, 19]), (0.5, list(range(1, 20, 2))), (0.001, [19])])
+def test_held_out_files(fraction, held_out):
+    files = [Path(str(number)) for number in range(20)]
+    train, val = hold_out(files, fraction)
+    assert [int(path.name) for path in val] == held_out
+    assert sorted(train + val) == sorted(files)
+
+
+def test_missing_files_are_told_of_before_any_are_read(corpus):
+    there = f"{corpus}/*.txt"
+    TextData(batch_size=2, files=there).check()
+    TextData(batch_size=2).check()
+    for source, key in [
+        (TextData(batch_size=2, files="no.txt"), "files"),
+        (TokenData(batch_size=2, vocab_size=9, files="no.npy"), "files"),
+        (TokenData(batch_size=2, vocab_size=9, files=there, val_files="no.npy"), "val_files"),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^data\.{key}='no\.\w+': matches no file"):
+            source.check()
+
+
+# Text
+
+
+def test_text_holds_files_out(corpus):
+    source = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1)
+    inputs, targets = text(source.train_dataset())
+    whole = "".join(f"{n:02} a line of text\n" for n in range(20) if n not in (9, 19)).encode()
+    assert inputs == whole[: len(inputs)] and targets == whole[1 : len(inputs) + 1]
+    held_out, _ = text(source.val_dataset())
+    assert held_out == b"09 a line of text\n19 a line of text\n"[: len(held_out)]
+
+
+def test_text_of_one_file_holds_its_end_out(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_bytes(bytes(range(200)))
+    source = TextData(batch_size=2, files=str(path), seq_len=9, val_fraction=0.25)
+    assert text(source.train_dataset())[0] == bytes(range(144))
+    assert text(source.val_dataset())[0] == bytes(range(150, 195))
+
+
+def test_text_without_validation(corpus):
+    source = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0)
+    assert source.val_dataset() is None and source.val_loader() is None
+    assert len(source.train_dataset()) == (20 * 18 - 1) // 4
+
+
+def test_too_little_text_is_a_sentence(tmp_path):
+    (tmp_path / "one.txt").write_text("short")
+    with pytest.raises(ConfigError, match=r"^data.seq_len=128: the files hold 5 bytes in all"):
+        TextData(batch_size=2, files=str(tmp_path / "one.txt")).train_dataset()
+
+
+def test_default_text_is_the_standard_library():
+    source = TextData(batch_size=32)
+    assert {"argparse.py", "typing.py"} <= {path.name for path in standard_library()}
+    assert len(source.train_dataset()) > 10_000 and 200 < len(source.val_dataset()) < 5_000
+    assert source.train_dataset().fingerprint == TextData(batch_size=8).train_dataset().fingerprint
+
+
+def test_changed_text_is_noticed(corpus):
+    def make():
+        return TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4).train_loader(seed=0)
+
+    state = make().state_dict()
+    make().load_state_dict(state)
+    (corpus / "03.txt").write_text("03 a line of tExt\n")
+    with pytest.raises(ConfigError, match="restore them, or start another run"):
+        make().load_state_dict(state)
+
+
+# Tokens
+
+
+@pytest.fixture
+def token_files(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(10, dtype=np.uint16))
+    np.save(tmp_path / "b.npy", np.arange(70_000, 70_009, dtype=np.uint32))
+    np.save(tmp_path / "short.npy", np.arange(3, dtype=np.uint16))
+    np.arange(20, dtype="<u2").tofile(tmp_path / "raw.bin")
+    return tmp_path
+
+
+def test_token_windows_of_several_files(token_files):
+    source = TokenData(batch_size=2, files=f"{token_files}/*.npy", seq_len=4, vocab_size=80_000)
+    dataset = source.train_dataset()
+    inputs, targets = dataset.get_batch(np.array([3, 0, 1, 2]))
+    assert inputs.dtype == targets.dtype == torch.int64 and inputs.is_contiguous() and targets.is_contiguous()
+    assert inputs[:, 0].tolist() == [70_004, 0, 4, 70_000]
+    assert torch.equal(targets, inputs + 1)
+    assert len(dataset) == 4 and dataset[2][0].tolist() == [70_000, 70_001, 70_002, 70_003]
+    with pytest.raises(IndexError):
+        dataset[4]
+
+
+def test_raw_token_files(token_files):
+    source = TokenData(batch_size=2, files=f"{token_files}/raw.bin", seq_len=4, vocab_size=20, val_files=[])
+    assert text(source.train_dataset())[0] == bytes(range(16))
+    with pytest.raises(ConfigError, match=r"^data.val_files=\[\]"):
+        source.val_dataset()
+
+
+def test_tokens_are_mapped_and_not_pickled(token_files):
+    np.save(token_files / "large.npy", np.zeros(10**6, dtype=np.uint16))
+    source = TokenData(batch_size=2, files=f"{token_files}/large.npy", seq_len=4, vocab_size=5)
+    pickled = pickle.dumps(source.train_dataset())
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).fingerprint == source.train_dataset().fingerprint
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: the files hold token 9; set 10 or more\.$"),
+        ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: none of the 1 files of data.files holds the 11 tokens"),
+        ({"files": "float.npy"}, "holds float64 of shape"),
+        ({"files": "fake.npy"}, "is no .npy file of tokens"),
+        ({"files": "raw.bin", "dtype": "uint32", "seq_len": 4}, None),
+        ({"files": "odd.bin"}, "^data.dtype=uint16: .*odd.bin has 3 bytes, which is no number of uint16 tokens"),
+        ({"files": "c.npy"}, "^data.files='.*c.npy': matches no file"),
+    ],
+)
+def test_bad_token_files_are_sentences(token_files, options, message):
+    np.save(token_files / "float.npy", np.zeros(4))
+    (token_files / "fake.npy").write_text("not at all")
+    (token_files / "odd.bin").write_bytes(b"abc")
+    defaults = {"batch_size": 2, "vocab_size": 10**9, "seq_len": 9}
+    source = TokenData(**defaults | options | {"files": f"{token_files}/{options['files']}"})
+    if message is None:
+        assert len(source.train_dataset()) == 2
+        return
+    with pytest.raises(ConfigError, match=message):
+        source.train_dataset().get_batch(np.arange(1))
+
+
+# Digits and synthetic tokens
+
+
+def test_digits():
+    pytest.importorskip("sklearn")
+    source = DigitsData(batch_size=32)
+    train, val = source.train_dataset(), source.val_dataset()
+    assert (len(train), len(val)) == (1438, 359)
+    inputs, targets = train.get_batch(np.arange(5))
+    assert inputs.shape == (5, 64) and inputs.dtype == torch.float32 and 0 <= inputs.min() < inputs.max() <= 1
+    assert targets.tolist() == [0, 1, 2, 3, 5] and val.targets[0] == 4
+    assert set(val.targets.tolist()) == set(range(10))
+
+
+def test_digits_without_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(
+        ConfigError, match=r"^data=digits: needs scikit-learn, .* pip install 'torch-launcher\[digits\]'"
+    ):
+        DigitsData(batch_size=32).train_dataset()
+
+
+def test_synthetic_tokens_depend_on_seed_and_index_alone():
+    source = SyntheticData(batch_size=4, vocab_size=50, seq_len=6, num_samples=30, num_val_samples=10, seed=1)
+    train, val = source.train_dataset(), source.val_dataset()
+    inputs, targets = train.get_batch(np.arange(30))
+    assert inputs.shape == targets.shape == (30, 6) and torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert inputs.min() >= 0 and inputs.max() < 50 and len(inputs.unique()) > 40
+    assert torch.equal(train[17][0], inputs[17])
+    other = SyntheticData(batch_size=4, vocab_size=50, seq_len=6, seed=2).train_dataset()
+    assert not torch.equal(other.get_batch(np.arange(30))[0], inputs)
+    assert not any(torch.equal(val[i][0], row) for i in range(len(val)) for row in inputs)
+    assert SyntheticData(batch_size=4, num_val_samples=0).val_dataset() is None
+
+
+# Custom
+
+
+class Squares:
+    def __init__(self, size, scale=1):
+        self.size = size
+        self.scale = scale
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return {"x": index * self.scale, "noise": torch.rand(())}
+
+
+def join(samples, sign):
+    return sign * sum(sample["x"] for sample in samples)
+
+
+def node(name, **options):
+    return {"_target_": f"{__name__}.{name}"} | options
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def test_custom_datasets_are_made_late(importable):
+    config = OmegaConf.load(CONF / "custom.yaml")
+    config.dataset = {"_target_": "no_such_module.Dataset"}
+    source = instantiate(config)
+    with pytest.raises(Exception, match="no_such_module"):
+        source.train_dataset()
+    config.dataset = node("Squares", size=9, scale=2)
+    config.val_dataset = node("Squares", size=3)
+    source = instantiate(config)
+    assert source.train_dataset().scale == 2 and source.val_dataset().size == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_custom_batches_and_augmentation(importable, num_workers):
+    def take(workers, samples=0):
+        source = CustomData(dataset=Squares(9), batch_size=3, num_workers=workers)
+        loader = source.train_loader(seed=1)
+        loader.samples = samples
+        return list(islice(loader, 4))
+
+    batches = take(num_workers)
+    assert set(batches[0]) == {"x", "noise"} and batches[0]["noise"].shape == (3,)
+    for ours, alone in zip(batches[2:], take(0, samples=6), strict=False):
+        assert torch.equal(ours["x"], alone["x"]) and torch.equal(ours["noise"], alone["noise"])
+
+
+def test_custom_collate(importable):
+    config = OmegaConf.load(CONF / "custom.yaml")
+    config.dataset = node("Squares", size=6)
+    config.collate_fn = node("join", sign=-1, _partial_=True)
+    config.shuffle, config.batch_size = False, 3
+    assert list(islice(instantiate(config).train_loader(seed=0), 2)) == [-(0 + 1 + 2), -(3 + 4 + 5)]
+
+
+def test_the_documented_dataset(tmp_path, monkeypatch):
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL)
+    code, configuration = (next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml"))
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "shapes.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = OmegaConf.create(configuration)
+    assert mine.pop("defaults") == ["custom"]
+    source = instantiate(OmegaConf.merge(OmegaConf.load(CONF / "custom.yaml"), mine))
+    points, kinds = next(iter(source.train_loader(seed=0)))
+    assert points.shape == (source.batch_size, source.num_features) and set(kinds.tolist()) == {0, 1}
+    assert sum(len(kinds) for _, kinds in source.val_loader()) == 400
+
+
+def test_loaders_of_a_source():
+    source = SyntheticData(batch_size=12, seq_len=4, num_val_samples=10)
+    loader = source.train_loader(seed=0, rank=1, world_size=3)
+    assert next(iter(loader))[0].shape == (4, 4) and loader.samples == 12
+    assert [len(batch[0]) for batch in source.val_loader(rank=1, world_size=2)] == [5]
+    assert [len(batch[0]) for batch in source.val_loader(batch_size=4)] == [4, 4, 2]

@@ -1,0 +1,35 @@
+import math
+from collections import namedtuple
+
+import pytest
+import torch
+
+from launcher.hooks.records import flatten, key_average, map_nested_tensor, to_numbers
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_map_nested_tensor_keeps_the_containers() -> None:
+    t = torch.ones(2)
+    nested = {"a": [t, (t, "word")], "b": Pair(t, 3), "c": {t}}
+    doubled = map_nested_tensor(lambda tensor: tensor * 2, nested)
+    assert isinstance(doubled["b"], Pair) and doubled["b"].y == 3
+    assert torch.equal(doubled["a"][1][0], t * 2) and doubled["a"][1][1] == "word"
+    assert torch.equal(doubled["c"].pop(), t * 2)
+
+
+def test_key_average_over_those_that_have_it() -> None:
+    records = [{"loss": 1.0, "m": {"acc": 0.5}}, {"loss": 3.0}, {"m": {"acc": 1.0, "f1": 0.25}}]
+    assert key_average(records) == {"loss": 2.0, "m": {"acc": 0.75, "f1": 0.25}}
+    assert key_average([]) == {}
+
+
+@pytest.mark.parametrize(("exclude", "expected"), [(True, 2.0), (False, math.nan)])
+def test_key_average_and_nan(exclude: bool, expected: float) -> None:
+    found = key_average([{"x": math.nan}, {"x": 2.0}], exclude_nan=exclude)["x"]
+    assert found == expected or (math.isnan(found) and math.isnan(expected))
+
+
+def test_flatten_and_numbers() -> None:
+    assert dict(flatten({"a": {"b": {"c": 1}}, "d": 2})) == {"a/b/c": 1, "d": 2}
+    assert to_numbers({"a": {"b": torch.tensor(0.5)}}) == {"a": {"b": 0.5}}

@@ -1,0 +1,345 @@
+import copy
+import io
+import sys
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from launcher.errors import ConfigError
+from launcher.models.gpt import GPT
+from launcher.models.mlp import MLP
+from launcher.optim import optimizers, schedulers
+from launcher.train.build import build_optimizer
+
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+
+
+class Mixed(nn.Module):
+    """One parameter of each kind, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.scale = nn.Parameter(torch.ones(4))
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, index):
+        return self.head(self.norm(self.frozen(self.hidden(self.embedding(index)))) * self.scale)
+
+
+def mixed():
+    torch.manual_seed(0)
+    return Mixed()
+
+
+def tiny_gpt(tie_embeddings=True):
+    model = GPT(vocab_size=11, seq_len=8, dim=16, num_layers=2, num_heads=2, tie_embeddings=tie_embeddings)
+    torch.manual_seed(0)
+    model.init_weights()
+    return model
+
+
+def members(model, optimizer):
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {group["name"]: sorted(names[id(p)] for p in group["params"]) for group in optimizer.param_groups}
+
+
+def train(model, optimizer, steps, seed=0, scheduler=None):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        tokens = torch.randint(0, 11, (2, 9), generator=generator)
+        model((tokens[:, :-1], tokens[:, 1:]))[0].backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        optimizer.zero_grad()
+
+
+def equal(a, b):
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("factory", [optimizers.adamw, optimizers.adam, optimizers.sgd])
+@pytest.mark.parametrize(
+    ("no_decay", "expected"),
+    [
+        (None, ["head.bias", "hidden.bias", "norm.bias", "norm.weight"]),
+        (["embeddings"], ["embedding.weight"]),
+        (["biases"], ["head.bias", "hidden.bias"]),
+        (["norms", "biases", "embeddings"],
+         ["embedding.weight", "head.bias", "hidden.bias", "norm.bias", "norm.weight"]),
+    ],
+)  # fmt: skip
+def test_decay_groups(factory, no_decay, expected):
+    model = mixed()
+    optimizer = factory(model, lr=0.1, weight_decay=0.3, no_decay=no_decay)
+    groups = members(model, optimizer)
+    assert groups["no_decay"] == expected
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert set(groups["decay"]) == trainable - set(expected)
+    assert {g["name"]: g["weight_decay"] for g in optimizer.param_groups} == {"decay": 0.3, "no_decay": 0.0}
+
+
+def test_everything_may_decay():
+    model = mixed()
+    assert list(members(model, optimizers.adamw(model, no_decay=[]))) == ["decay"]
+
+
+def test_a_tied_embedding_is_an_embedding_once():
+    model = tiny_gpt()
+    groups = members(model, optimizers.adamw(model, no_decay=["norms", "embeddings"]))
+    assert "embedding.weight" in groups["no_decay"] and "embedding.weight" not in groups["decay"]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_adamw_by_the_formula(fused):
+    model = mixed()
+    before = {name: p.detach().clone().double() for name, p in model.named_parameters()}
+    optimizer = optimizers.adamw(model, lr=0.1, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.5, fused=fused)
+    decaying = members(model, optimizer)["decay"]
+    m, v = {}, {}
+    for step in (1, 2, 3):
+        model(torch.tensor([0, 1])).square().sum().backward()
+        for name, p in model.named_parameters():
+            if p.grad is None:
+                continue
+            g = p.grad.double()
+            m[name] = 0.8 * m.get(name, 0) + 0.2 * g
+            v[name] = 0.9 * v.get(name, 0) + 0.1 * g * g
+            if name in decaying:
+                before[name] *= 1 - 0.1 * 0.5
+            before[name] -= 0.1 * (m[name] / (1 - 0.8**step)) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.double(), before[name], rtol=1e-4, atol=1e-5)
+
+
+def test_sgd_by_the_formula():
+    model = mixed()
+    optimizer = optimizers.sgd(model, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.2, no_decay=["biases"])
+    weight = model.head.weight.detach().clone()
+    velocity = 0
+    for _ in range(2):
+        model(torch.tensor([0, 1])).sum().backward()
+        gradient = model.head.weight.grad + 0.2 * weight
+        velocity = 0.5 * velocity + gradient
+        weight = weight - 0.1 * (gradient + 0.5 * velocity)
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(model.head.weight.detach(), weight)
+    with pytest.raises(ConfigError, match=r"optimizer\.nesterov=true: needs momentum"):
+        optimizers.sgd(model, momentum=0.0, nesterov=True)
+
+
+@pytest.mark.parametrize("factory", [optimizers.adamw, optimizers.adam, optimizers.sgd])
+def test_fused_where_the_device_can(factory):
+    fused = lambda model, wanted: {g["fused"] for g in factory(model, fused=wanted).param_groups}  # noqa: E731
+    assert fused(mixed(), None) == fused(mixed(), True) == {True}
+    assert fused(mixed(), False) == {None}
+    with torch.device("meta"):
+        model = Mixed()
+    assert fused(model, None) == {None}
+    with pytest.raises(ConfigError, match=r"optimizer\.fused=true: .* no fused kernel for torch.float32 on meta"):
+        factory(model, fused=True)
+
+
+def test_faults_are_sentences():
+    with pytest.raises(ConfigError, match=r"optimizer\.betas=\[0\.9\]: should be two numbers"):
+        optimizers.adamw(mixed(), betas=[0.9])
+    with pytest.raises(ConfigError, match="no trainable parameters"):
+        optimizers.adamw(mixed().requires_grad_(False))
+
+
+def test_a_torch_optimizer_by_its_name_alone():
+    model = mixed()
+    config = OmegaConf.create({"_target_": "torch.optim.RMSprop", "_partial_": True, "lr": 0.01, "alpha": 0.5})
+    optimizer = build_optimizer(config, model)
+    assert type(optimizer) is torch.optim.RMSprop and optimizer.defaults["alpha"] == 0.5
+    assert len(optimizer.param_groups[0]["params"]) == sum(p.requires_grad for p in model.parameters())
+
+
+def test_lists_of_a_configuration_are_taken():
+    config = OmegaConf.create(
+        {
+            "_target_": "launcher.optim.optimizers.adamw",
+            "_partial_": True,
+            "betas": [0.5, 0.6],
+            "no_decay": ["embeddings"],
+        }
+    )
+    model = mixed()
+    optimizer = build_optimizer(config, model)
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+    assert members(model, optimizer)["no_decay"] == ["embedding.weight"]
+
+
+class TestHiddenMatrices:
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_of_a_gpt(self, tied):
+        model = tiny_gpt(tied)
+        found = {id(p) for p in optimizers.hidden_matrices(model)}
+        assert {n for n, p in model.named_parameters() if id(p) in found} == {
+            f"blocks.{i}.{part}.weight"
+            for i in range(2)
+            for part in (*(f"attention.{n}" for n in ("q", "k", "v", "out")), "ffn.gate", "ffn.up", "ffn.down")
+        }
+
+    def test_of_a_plain_module(self):
+        model = mixed()
+        assert [id(p) for p in optimizers.hidden_matrices(model)] == [id(model.hidden.weight)]
+
+    def test_of_an_mlp(self):
+        model = MLP(vocab_size=5, hidden_dim=4)
+        assert len(optimizers.hidden_matrices(model)) == 2
+
+
+@needs_muon
+class TestMuon:
+    OPTIONS = {"lr": 0.02, "adamw_lr": 0.01, "weight_decay": 0.1, "fused": False}
+
+    def test_equals_muon_and_adamw_apart(self):
+        one, two = tiny_gpt(), tiny_gpt()
+        optimizer = optimizers.muon(one, **self.OPTIONS)
+        groups = members(one, optimizer)
+        assert list(groups) == ["muon", "decay", "no_decay"]
+        assert groups["decay"] == ["embedding.weight"]
+        train(one, optimizer, 4)
+
+        named = dict(two.named_parameters())
+        take = lambda name: [named[n] for n in groups[name]]  # noqa: E731
+        apart = [
+            torch.optim.Muon(take("muon"), lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(take("decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1),
+            torch.optim.AdamW(take("no_decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+
+        class Both:
+            def step(self):
+                for each in apart:
+                    each.step()
+
+            def zero_grad(self):
+                two.zero_grad()
+
+        train(two, Both(), 4)
+        assert equal(one, two)
+
+    def test_the_update_is_orthogonal_and_as_large_as_adamws(self):
+        model = nn.Sequential(nn.Linear(32, 4, bias=False), nn.Linear(4, 4, bias=False))
+        optimizer = optimizers.muon(model, lr=0.1, weight_decay=0.0)
+        before = model[0].weight.detach().clone()
+        model(torch.randn(64, 32, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+        optimizer.step()
+        update = (before - model[0].weight.detach()) / (0.1 * 0.2 * 32**0.5)
+        singular = torch.linalg.svdvals(update)  # the iteration stops within 0.7 to 1.2, and computes in bf16
+        assert singular.min() > 0.6 and singular.max() < 1.3
+
+    def test_a_schedule_moves_every_group(self):
+        model = tiny_gpt()
+        optimizer = optimizers.muon(model, **self.OPTIONS)
+        scheduler = schedulers.linear(optimizer, max_steps=4, warmup_steps=0)
+        train(model, optimizer, 1, scheduler=scheduler)
+        assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.015, 0.0075, 0.0075])
+        inner = [g["lr"] for part in optimizer._parts for g in part.param_groups]
+        assert inner == [g["lr"] for g in optimizer.param_groups]
+
+    @pytest.mark.parametrize("how", ["state_dict", "by_parameter", "deepcopy"])
+    def test_it_goes_on_from_its_state(self, how):
+        whole = tiny_gpt()
+        optimizer = optimizers.muon(whole, **self.OPTIONS)
+        scheduler = schedulers.cosine(optimizer, max_steps=6, warmup_steps=1)
+        train(whole, optimizer, 3, scheduler=scheduler)
+
+        other = copy.deepcopy(whole)
+        if how == "deepcopy":
+            other, resumed = copy.deepcopy((whole, optimizer))
+        else:
+            resumed = optimizers.muon(other, **self.OPTIONS)
+        going_on = schedulers.cosine(resumed, max_steps=6, warmup_steps=1)
+        if how == "state_dict":
+            buffer = io.BytesIO()
+            torch.save(optimizer.state_dict(), buffer)
+            buffer.seek(0)
+            resumed.load_state_dict(torch.load(buffer, weights_only=True))
+        elif how == "by_parameter":
+            named = dict(whole.named_parameters())
+            for name, p in other.named_parameters():
+                resumed.state[p] = {key: value.clone() for key, value in optimizer.state[named[name]].items()}
+        going_on.load_state_dict(scheduler.state_dict())
+        for group, like in zip(resumed.param_groups, optimizer.param_groups, strict=True):
+            group["lr"] = like["lr"]
+
+        train(whole, optimizer, 3, seed=1, scheduler=scheduler)
+        train(other, resumed, 3, seed=1, scheduler=going_on)
+        assert equal(whole, other)
+
+    def test_every_parameter_has_state(self):
+        model = tiny_gpt()
+        optimizer = optimizers.muon(model, **self.OPTIONS)
+        train(model, optimizer, 1)
+        keys = {name: set(optimizer.state[p]) for name, p in model.named_parameters()}
+        assert keys["blocks.0.ffn.up.weight"] == {"momentum_buffer"}
+        assert keys["embedding.weight"] == keys["norm.weight"] == {"step", "exp_avg", "exp_avg_sq"}
+
+    def test_a_model_without_hidden_matrices(self):
+        model = nn.Linear(3, 2)
+        assert list(members(model, optimizers.muon(model))) == ["decay", "no_decay"]
+
+    def test_the_gradient_scaler_takes_it(self):
+        model = tiny_gpt()
+        optimizer, scaler = optimizers.muon(model), torch.amp.GradScaler("cpu", init_scale=4.0)
+        before = copy.deepcopy(model)
+        tokens = torch.randint(0, 11, (2, 8))
+        for bad in (True, False):
+            scaler.scale(model((tokens, tokens))[0]).backward()
+            if bad:
+                model.norm.weight.grad[0] = float("inf")
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            assert equal(model, before) is bad
+
+    def test_groups_are_fixed(self):
+        optimizer = optimizers.muon(tiny_gpt())
+        with pytest.raises(RuntimeError, match="no further parameter groups"):
+            optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+    def test_a_closure_is_called_once(self):
+        calls = []
+        assert optimizers.muon(tiny_gpt()).step(lambda: calls.append(torch.is_grad_enabled()) or 3.0) == 3.0
+        assert calls == [True]
+
+
+def test_muon_needs_a_torch_that_has_it(monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    with pytest.raises(ConfigError, match=r"^optimizer=muon: torch .* has no Muon; it needs torch 2\.9"):
+        optimizers.muon(tiny_gpt())
+
+
+def test_lion_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lion_pytorch", None)
+    with pytest.raises(ConfigError, match=r"pip install 'torch-launcher\[lion\]'"):
+        optimizers.lion(mixed())
+
+
+def test_lion_by_the_formula():
+    pytest.importorskip("lion_pytorch")
+    model = mixed()
+    optimizer = optimizers.lion(model, lr=0.1, betas=[0.5, 0.8], weight_decay=0.2)
+    assert set(members(model, optimizer)) == {"decay", "no_decay"}
+    weight, average = model.hidden.weight.detach().clone(), 0
+    for _ in range(3):
+        model(torch.tensor([0, 1])).square().sum().backward()
+        gradient = model.hidden.weight.grad
+        weight = weight * (1 - 0.1 * 0.2) - 0.1 * (0.5 * average + 0.5 * gradient).sign()
+        average = 0.8 * average + 0.2 * gradient
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(model.hidden.weight.detach(), weight)

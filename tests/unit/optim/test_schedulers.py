@@ -1,0 +1,152 @@
+import math
+
+import pytest
+import torch
+
+from launcher.errors import ConfigError
+from launcher.optim import schedulers
+
+LR = 2.0
+
+
+def optimizer(*rates):
+    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in rates or (LR,)])
+
+
+def trace(make, steps, **options):
+    """The learning rate that each step is made with."""
+    parts = optimizer()
+    scheduler = make(parts, **options)
+    rates = []
+    for _ in range(steps):
+        rates.append(parts.param_groups[0]["lr"])
+        parts.step()
+        scheduler.step()
+    return rates
+
+
+DECAYING = [schedulers.cosine, schedulers.linear, schedulers.wsd]
+WARMED = [*DECAYING, schedulers.constant_with_warmup]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (schedulers.constant, {}, [2, 2, 2, 2, 2, 2, 2, 2]),
+        (schedulers.constant_with_warmup, {"max_steps": 8, "warmup_steps": 3}, [0.5, 1, 1.5, 2, 2, 2, 2, 2]),
+        (schedulers.linear, {"max_steps": 8, "warmup_steps": 0}, [2, 1.75, 1.5, 1.25, 1, 0.75, 0.5, 0.25]),
+        (schedulers.linear, {"max_steps": 8, "warmup_steps": 3}, [0.5, 1, 1.5, 2, 1.6, 1.2, 0.8, 0.4]),
+        (
+            schedulers.linear,
+            {"max_steps": 8, "warmup_ratio": 0.5, "min_lr_ratio": 0.5},
+            [0.4, 0.8, 1.2, 1.6, 2, 1.75, 1.5, 1.25],
+        ),
+        (schedulers.cosine, {"max_steps": 4, "warmup_steps": 0}, [2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5)]),
+        (schedulers.cosine, {"max_steps": 6, "warmup_steps": 3, "min_lr_ratio": 0.2}, [0.5, 1, 1.5, 2, 1.6, 0.8]),
+        (
+            schedulers.wsd,
+            {"max_steps": 8, "warmup_steps": 1, "decay_ratio": 0.5, "decay": "linear"},
+            [1, 2, 2, 2, 2, 1.5, 1, 0.5],
+        ),
+        (
+            schedulers.wsd,
+            {"max_steps": 8, "warmup_steps": 0, "decay_ratio": 0.5, "decay": "sqrt", "min_lr_ratio": 0.1},
+            [2, 2, 2, 2, 2, 0.2 + 1.8 * 0.5, 0.2 + 1.8 * (1 - math.sqrt(0.5)), 0.2 + 1.8 * (1 - math.sqrt(0.75))],
+        ),
+        (
+            schedulers.wsd,
+            {"max_steps": 4, "warmup_steps": 0, "decay_ratio": 1.0, "decay": "cosine"},
+            [2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5)],
+        ),
+    ],
+)
+def test_rates(make, options, expected):
+    assert trace(make, len(expected), **options) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("make", DECAYING)
+def test_beyond_the_last_step_it_stays_at_the_end(make):
+    rates = trace(make, 14, max_steps=10, warmup_steps=2, min_lr_ratio=0.1)
+    assert min(rates[:10]) > LR * 0.1
+    assert rates[10:] == pytest.approx([LR * 0.1] * 4)
+
+
+@pytest.mark.parametrize("make", WARMED)
+def test_no_warmup_named_is_a_twentieth(make):
+    rates = trace(make, 41, max_steps=100)
+    assert rates[:6] == pytest.approx([LR * (s + 1) / 6 for s in range(6)])
+    assert trace(make, 1, max_steps=100, warmup_steps=0)[0] == LR
+    assert trace(make, 1, max_steps=100, warmup_ratio=0.0)[0] == LR
+
+
+@pytest.mark.parametrize("make", WARMED)
+def test_warmup_of_the_whole_run(make):
+    rates = trace(make, 4, max_steps=4, warmup_steps=4, **({"decay_ratio": 0.0} if make is schedulers.wsd else {}))
+    assert rates == pytest.approx([0.4, 0.8, 1.2, 1.6])
+
+
+def test_each_group_keeps_its_own_rate():
+    parts = optimizer(2.0, 0.5)
+    scheduler = schedulers.linear(parts, max_steps=4, warmup_steps=0)
+    parts.step()
+    scheduler.step()
+    assert scheduler.get_last_lr() == pytest.approx([1.5, 0.375])
+
+
+def test_a_loaded_state_goes_on_with_the_same_rates():
+    whole = trace(schedulers.cosine, 10, max_steps=10, warmup_steps=3)
+    first, second = optimizer(), optimizer()
+    a, b = (schedulers.cosine(parts, max_steps=10, warmup_steps=3) for parts in (first, second))
+    for _ in range(5):
+        first.step()
+        a.step()
+    b.load_state_dict(a.state_dict())
+    second.load_state_dict(first.state_dict())
+    rates = []
+    for _ in range(5):
+        rates.append(second.param_groups[0]["lr"])
+        second.step()
+        b.step()
+    assert rates == whole[5:]
+
+
+@pytest.mark.parametrize("make", WARMED)
+def test_two_kinds_of_warmup_are_refused(make):
+    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=5: scheduler\.warmup_ratio=0\.1 is set too"):
+        make(optimizer(), max_steps=100, warmup_steps=5, warmup_ratio=0.1)
+
+
+def test_a_warmup_longer_than_the_run_is_refused():
+    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=101: is more than the 100 steps"):
+        schedulers.cosine(optimizer(), max_steps=100, warmup_steps=101)
+    with pytest.raises(ConfigError, match=r"scheduler\.decay_ratio=0\.6.*scheduler\.decay_ratio=0\.5 or less"):
+        schedulers.wsd(optimizer(), max_steps=100, warmup_steps=50, decay_ratio=0.6)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ratio", "total", "expected"),
+    [
+        (0, 0.0, 100, 0), (None, None, 100, 0), (7, 0.0, 100, 7), (7, None, 100, 7), (0, 0.1, 100, 10),
+        (None, 0.29, 100, 29), (0, 0.1, 25, 2), (0, 1.0, 25, 25),
+    ],
+)  # fmt: skip
+def test_resolve_warmup_steps(steps, ratio, total, expected):
+    assert schedulers.resolve_warmup_steps(steps, ratio, total) == expected
+
+
+def test_create_scheduler_by_name():
+    for name in ("cosine", "linear", "wsd", "constant_with_warmup"):
+        parts = optimizer()
+        schedulers.create_scheduler(parts, name, 100, 3)
+        assert parts.param_groups[0]["lr"] == LR / 4
+    parts = optimizer()
+    schedulers.create_scheduler(parts, "constant", 100, 3)
+    assert parts.param_groups[0]["lr"] == LR
+    parts = optimizer()
+    schedulers.create_scheduler(parts, "cosine", 100)  # no warm-up unless it is asked for
+    assert parts.param_groups[0]["lr"] == LR
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="no schedule 'cosin'; there are constant, constant_with_warmup, cosine"):
+        schedulers.create_scheduler(optimizer(), "cosin", 100, 0)

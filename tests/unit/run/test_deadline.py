@@ -1,0 +1,65 @@
+"""An end by force, in processes of their own: it ends them."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import ctypes, os, signal, sys, time
+from launcher.run import deadline
+from launcher.run import signals
+
+signals.install()
+deadline.arm(lambda signum: {grace})
+
+def say(signum, reason):
+    print("told", signum, reason, flush=True)
+
+with deadline.last_words(say):
+    {act}
+print("went on", signals.received(), flush=True)
+"""
+# Waiting in C as a collective does: no Python handler runs.
+HANG = "ctypes.CDLL(None).poll(None, 0, 20000)"
+TERM = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.format(grace=grace, act=act)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_hang_in_native_code_is_ended() -> None:
+    other = "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -TERM {os.getpid()}'])"
+    done = run("0.5", f"import subprocess; {other}; {HANG}; {HANG}")
+    assert done.returncode == 1, done.stderr
+    reason = "Nothing has gone on for 0.5 s after SIGTERM: ended by force, the last checkpoint stands."
+    assert done.stdout == f"told 15 {reason}\n"
+    assert done.stderr.splitlines()[-1] == reason
+    assert 'File "<string>"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("grace", "act"),
+    [
+        pytest.param("0.4", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(10)]", id="progress"),
+        pytest.param("0.2", f"{TERM}; deadline.progress(30); time.sleep(0.6)", id="a wait that was told of"),
+        pytest.param("None", f"{TERM}; time.sleep(0.5)", id="no grace"),
+        pytest.param("0.1", f"{TERM}; deadline.disarm(); time.sleep(0.5)", id="disarmed"),
+    ],
+)
+def test_what_is_left_alone(grace: str, act: str) -> None:
+    done = run(grace, act)
+    assert (done.returncode, done.stdout) == (0, "went on 15\n"), done.stderr
+
+
+def test_a_forked_child_s_signals_are_its_own() -> None:
+    fork = "child = os.fork() or (time.sleep(0.6), os._exit(0))"
+    done = run("0.1", f"{fork}; time.sleep(0.3); os.kill(child, signal.SIGTERM); os.waitpid(child, 0); time.sleep(0.5)")
+    assert (done.returncode, done.stdout) == (0, "went on 0\n"), done.stderr
+
+
+def test_a_signal_before_it_was_armed_counts() -> None:
+    done = run("0.3", f"{TERM}; deadline.arm(lambda signum: 0.3); {HANG}; {HANG}")
+    assert done.returncode == 1, done.stderr

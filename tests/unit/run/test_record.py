@@ -1,0 +1,282 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.run.folder import RunFolder
+from launcher.run.provenance import git_state, slurm_job_id, versions
+from launcher.run.record import Attempt, RunRecord, read_record
+
+
+class Clock:
+    def __init__(self, now=1_800_000_000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "gpt-text" / "1a2b3c4d").create()
+
+
+def open_record(folder, clock, **options):
+    return RunRecord(folder, id="1a2b3c4d", name="gpt-text", clock=clock, **options)
+
+
+def begin(record, start_step=0, max_steps=100):
+    return record.begin_attempt(start_step=start_step, max_steps=max_steps, world_size=1, strategy="none")
+
+
+def on_disk(folder):
+    return json.loads(folder.record_path.read_text())
+
+
+def test_a_whole_life(folder, clock, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    record = open_record(folder, clock)
+    assert record.state is None and not folder.record_path.exists()
+    assert begin(record) == 1
+    clock.now += 60
+    record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143, loss=2.5)
+    record = open_record(folder, clock)
+    assert begin(record, start_step=40) == 2
+    record.end_attempt("completed", end_step=100, exit_code=0, loss=1.5, best=best(1.4, 90))
+
+    data = on_disk(folder)
+    attempts = data.pop("attempts")
+    assert data.pop("versions")["python"] == sys.version.split()[0]
+    assert data.pop("git") == git_state(Path.cwd())
+    assert data == {
+        "id": "1a2b3c4d",
+        "name": "gpt-text",
+        "state": "completed",
+        "step": 100,
+        "max_steps": 100,
+        "world_size": 1,
+        "strategy": "none",
+        "loss": 1.5,
+        "best": best(1.4, 90),
+    }
+    assert attempts[0] == {
+        "number": 1,
+        "started": "2027-01-15T08:00:00+00:00",
+        "ended": "2027-01-15T08:01:00+00:00",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "slurm_job_id": "77",
+        "start_step": 0,
+        "end_step": 40,
+        "outcome": "preempted",
+        "signal": "SIGTERM",
+        "exit_code": 143,
+        "reason": None,
+    }
+    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
+
+
+def best(value, step):
+    return {"metric": "val/loss", "value": value, "step": step}
+
+
+def test_an_attempt_that_never_ended_was_killed(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.progress(37, force=True)
+    os.utime(folder.record_path, (clock.now + 5, clock.now + 5))
+    record = open_record(folder, clock)
+    assert record.state == "running" and record.attempt.outcome is None
+    assert begin(record, start_step=30) == 2
+    killed, running = (Attempt(**attempt) for attempt in on_disk(folder)["attempts"])
+    assert (killed.outcome, killed.end_step, killed.ended) == ("killed", 37, "2027-01-15T08:00:05+00:00")
+    assert running.outcome is None and running.start_step == 30
+    assert on_disk(folder)["state"] == "running" and on_disk(folder)["step"] == 30
+
+
+def test_progress_is_written_once_an_interval(folder, clock):
+    record = open_record(folder, clock, interval=10)
+    begin(record)
+    written = []
+    for step in range(1, 31):
+        clock.now += 1
+        if record.progress(step, loss=float(step)):
+            written.append(step)
+            assert (on_disk(folder)["step"], on_disk(folder)["loss"]) == (step, float(step))
+    assert written == [10, 20, 30]
+    assert record.progress(31) is False and record.step == 31
+    assert record.progress(32, force=True) is True and on_disk(folder)["step"] == 32
+    clock.now -= 3600  # a clock set back does not silence a run
+    assert record.progress(33) is True
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"end_step": 99},
+        {"end_step": 100, "signal": "SIGTERM"},
+        {"end_step": 100, "exit_code": 1},
+    ],
+)
+def test_never_completed_for_what_is_not(folder, clock, end):
+    record = open_record(folder, clock)
+    begin(record)
+    with pytest.raises(ValueError, match="not completed"):
+        record.end_attempt("completed", **end)
+    assert on_disk(folder)["state"] == "running"
+
+
+def test_completed_early_takes_a_reason(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("completed", end_step=60, exit_code=0, reason="early stopping: val/loss")
+    assert on_disk(folder)["state"] == "completed"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("failed", "failed"), ("killed", "failed")])
+def test_state_follows_the_outcome(folder, clock, outcome, state):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt(outcome, end_step=3, exit_code=1, reason="RuntimeError: out of memory")
+    assert on_disk(folder)["state"] == state
+    with pytest.raises(ValueError, match="no attempt is open"):
+        record.end_attempt("failed", end_step=3)
+
+
+def test_numbers_that_json_lacks(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.progress(1, loss=float("nan"), best=best(float("inf"), 1), force=True)
+    assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"]["value"] == "inf"
+
+
+def test_rolling_back_forgets_what_came_after(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
+    begin(record, start_step=40)
+    assert on_disk(folder)["loss"] is None and on_disk(folder)["best"] == best(0.9, 30)
+    begin(record, start_step=20)
+    assert on_disk(folder)["best"] is None
+
+
+def test_where_an_attempt_begins_may_be_known_late(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
+    begin(record, start_step=50)
+    record.start_from(20)
+    data = on_disk(folder)
+    assert (data["step"], data["loss"], data["best"]) == (20, None, None)
+    assert data["attempts"][1]["start_step"] == 20
+    record.end_attempt("failed", end_step=20)
+    with pytest.raises(ValueError, match="no attempt is open"):
+        record.start_from(0)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id": ', b"[]", b'{"attempts": 3}', b"\xff\xfe"])
+def test_a_damaged_record_is_set_aside(folder, clock, content, caplog):
+    folder.record_path.write_bytes(content)
+    record = open_record(folder, clock)
+    assert begin(record) == 1
+    assert folder.path.joinpath("run.json.damaged").read_bytes() == content
+    assert "damaged" in caplog.text
+
+
+def test_training_goes_on_where_progress_cannot_be_written(folder, clock, caplog):
+    record = open_record(folder, clock, interval=1)
+    begin(record)
+    (folder.path / ".run.json.tmp").mkdir()  # a failing write, even for root
+    clock.now += 2
+    assert record.progress(5) is False and "could not be written" in caplog.text
+    assert on_disk(folder)["step"] == 0
+    (folder.path / ".run.json.tmp").rmdir()
+    clock.now += 2
+    assert record.progress(6) is True
+
+
+WRITER = """
+import sys
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+record = RunRecord(RunFolder(sys.argv[1]), id="a", name="b")
+record.begin_attempt(start_step=0, max_steps=10**9, world_size=1, strategy="none")
+step = 0
+while True:
+    step += 1
+    record.progress(step, force=True)
+"""
+
+
+def test_killed_while_writing_the_record_is_whole(folder):
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, folder.path])
+        deadline = time.monotonic() + 30
+        seen: set[int] = set()
+        while len(seen) < 20 and time.monotonic() < deadline:
+            try:
+                seen.add(read_record(folder.record_path)["step"])  # whole at every look
+            except FileNotFoundError:
+                continue
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert len(seen) == 20
+        assert read_record(folder.record_path)["state"] == "running"
+    assert [a["outcome"] for a in read_record(folder.record_path)["attempts"]] == ["killed", "killed", None]
+
+
+def test_git_state(tmp_path, monkeypatch):
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    code = tmp_path / "code"
+    code.mkdir()
+    assert git_state(code) is None
+
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    assert git_state(code) is None  # no commit yet
+    (code / "a.py").write_text("1")
+    git("add", "a.py")
+    git("commit", "-m", "a")
+    (code / "untracked.txt").write_text("1")
+    assert git_state(code) == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+    (code / "a.py").write_text("2")
+    assert git_state(code)["dirty"] is True
+    assert git_state(tmp_path / "nowhere") is None
+    monkeypatch.setenv("PATH", "")
+    assert git_state(code) is None
+
+
+def test_versions_name_only_what_is_imported():
+    command = "import json; from launcher.run.provenance import versions; print(json.dumps(versions()))"
+    found = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    assert "python" in json.loads(found) and "torch" not in json.loads(found)
+    import numpy
+
+    assert versions()["numpy"] == numpy.__version__
+
+
+def test_slurm_job_id(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert slurm_job_id() is None
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert slurm_job_id() == "12"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "10")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    assert slurm_job_id() == "10_2"

@@ -1,0 +1,72 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+
+from launcher.run.folder import RunFolder
+from launcher.run.lock import Holder
+from launcher.run.record import RunRecord
+from launcher.runs.__main__ import main
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    return tmp_path / "outputs"
+
+
+@pytest.fixture
+def make_run(outputs):
+    """Makes run folders as training leaves them: record, lock, Hydra's files."""
+    started = iter(range(1_800_000_000, 1_900_000_000, 60))
+
+    def make(name, id, *, config=None, choices=None, overrides=(), state="completed", step=10, loss=None, best=None):
+        folder = RunFolder(outputs / name / id).create()
+        now = float(next(started))
+        record = RunRecord(folder, id=id, name=name, clock=lambda: now)
+        record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none")
+        record.progress(step, loss=loss, best=best, force=True)
+        if state in ("completed", "preempted", "failed"):
+            record.end_attempt(state, end_step=step, exit_code=0 if state == "completed" else 143)
+        if state == "running":
+            folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
+        if state == "stale":
+            folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
+        folder.hydra.mkdir()
+        files = {
+            "config.yaml": config or {},
+            "overrides.yaml": list(overrides),
+            "hydra.yaml": {"hydra": {"runtime": {"choices": choices or {}}}},
+        }
+        for file, content in files.items():
+            (folder.hydra / file).write_text(yaml.safe_dump(content, sort_keys=False))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def runs(outputs, capfdbinary):
+    """Runs a command line; gives (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        capfdbinary.readouterr()
+        code = main(["--outputs", str(outputs), *map(str, arguments)])
+        out, err = capfdbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return call
+
+
+@pytest.fixture
+def start(outputs):
+    """Starts `python -m launcher.runs` as a process of its own."""
+
+    def begin(*arguments, **options):
+        command = [sys.executable, "-m", "launcher.runs", *map(str, arguments), "--outputs", outputs]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **options)
+
+    return begin

@@ -1,0 +1,58 @@
+import itertools
+
+import pytest
+
+from launcher.run.record import RunRecord
+from launcher.runs.logs import growth, last_lines
+
+
+@pytest.fixture
+def folder(make_run):
+    folder = make_run("gpt", "aaaa0001")
+    folder.log_path().write_bytes(b"one\ntwo\rtwo again\nthree\n\xff\n")
+    folder.log_path(1).write_text("of rank 1\n")
+    return folder
+
+
+def test_logs_of_ranks(start, folder):
+    for arguments, text in (([], folder.log_path().read_bytes()), (["--rank", "1"], b"of rank 1\n")):
+        process = start("logs", "gpt", *arguments)
+        assert process.communicate(timeout=60)[0] == text and process.returncode == 0
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize("block", [1, 3, 1 << 16])
+@pytest.mark.parametrize("lines", [0, 1, 2, 4, 9])
+def test_last_lines(tmp_path, lines, block, end):
+    text = b"one\ntwo\rtwo\n\nfour" + end
+    (tmp_path / "log").write_bytes(text)
+    kept = [b"one\n", b"two\rtwo\n", b"\n", b"four" + end][4 - min(lines, 4) :]
+    assert text[last_lines(tmp_path / "log", lines, block) :] == b"".join(kept)
+
+
+def test_last_lines_of_an_empty_log(tmp_path):
+    (tmp_path / "log").write_bytes(b"")
+    assert last_lines(tmp_path / "log", 5) == 0
+
+
+def test_follow_until_the_run_ends(start, make_run):
+    folder = make_run("gpt", "aaaa0001", state="running")
+    record = RunRecord(folder, id="aaaa0001", name="gpt")
+    folder.log_path().write_text("one\n")
+    process = start("logs", "gpt", "-f", "-n", "1")
+    assert process.stdout.readline() == b"one\n"
+    with open(folder.log_path(), "a") as log:
+        log.write("two\n")
+    assert process.stdout.readline() == b"two\n"
+    with open(folder.log_path(), "a") as log:
+        log.write("the end\n")
+    record.end_attempt("completed", end_step=10, exit_code=0)
+    assert process.communicate(timeout=60)[0] == b"the end\n" and process.returncode == 0
+
+
+def test_a_log_begun_anew_is_followed(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("a long first line\n")
+    looks = itertools.count()
+    pieces = growth(log, 5, lambda: next(looks) > 3, sleep=lambda seconds: log.write_text("new\n"))
+    assert list(pieces) == [b"g first line\n", b"new\n"]

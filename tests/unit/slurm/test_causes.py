@@ -1,0 +1,93 @@
+"""What a job does after a signal, by what a real SLURM said of it then."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.run.folder import RunFolder
+from launcher.slurm.causes import Budget, cause_of, decide
+from launcher.slurm.journal import Journal, newest_step
+from launcher.slurm.scheduler import parse_job
+
+SAID = dict(
+    block.split("\n", 1) for block in Path(__file__).with_name("scontrol.txt").read_text().split("## ")[1:]
+)  # name -> line
+TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+NEVER = Budget(max_preemptions=0, max_timeouts=0)
+
+
+@pytest.mark.parametrize(
+    ("what", "signum", "cause", "action"),
+    [
+        ("preempted, with a grace", TERM, "preempted", "requeue"),
+        ("preempted, with a grace", USR2, "preempted", "requeue"),
+        ("preempted without a grace, REQUEUE", TERM, "requeued", "leave"),
+        ("preempted without a grace, REQUEUE", USR2, "requeued", "leave"),
+        ("preempted without a grace, CANCEL", TERM, "preempted", "requeue"),
+        ("warned of the time limit", USR2, "timed out", "requeue"),
+        ("warned of the time limit", USR1, "timed out", "requeue"),
+        ("at its time limit", TERM, "timed out", "requeue"),
+        ("requeued by hand", TERM, "requeued", "leave"),
+        ("cancelled", TERM, "cancelled", "leave"),
+        ("killed by hand", TERM, "ended by hand", "leave"),
+        ("an allocation", TERM, "ended by hand", "leave"),
+        ("an allocation", USR1, "ended by hand", "leave"),
+    ],
+)
+def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
+    found = cause_of(parse_job(SAID[what]), signum, restarts=0)
+    assert found == cause
+    assert decide(found, Budget(), before=1000).action == action
+    refused = decide(found, NEVER, before=0)
+    assert refused.action == ("fail" if action == "requeue" else "leave")
+
+
+def test_a_second_start_is_no_requeue():
+    info = parse_job(SAID["started again, not touched"])
+    assert cause_of(info, TERM, restarts=0) == "requeued"
+    assert cause_of(info, TERM, restarts=1) == "ended by hand"
+
+
+@pytest.mark.parametrize(("before", "action"), [(0, "requeue"), (1, "requeue"), (2, "fail"), (3, "fail")])
+def test_budgets_are_apart(before, action):
+    assert decide("preempted", Budget(max_preemptions=2), before).action == action
+    assert decide("timed out", Budget(max_timeouts=2), before).action == action
+    assert decide("timed out", Budget(max_preemptions=0), before).action == "requeue"
+    assert decide("preempted", Budget(max_timeouts=0), before).action == "requeue"
+
+
+def test_a_refusal_names_the_key():
+    reason = decide("timed out", Budget(max_timeouts=2), before=2).reason
+    assert reason is not None and reason.startswith("timed out for the 3rd time (dispatch.max_timeouts=2): it is not")
+
+
+@pytest.mark.parametrize(
+    ("steps", "fruitless"), [([0], 0), ([0, 0], 1), ([0, 0, 0], 2), ([0, 25], 0), ([0, 25, 25], 1), ([25, 0, 25], 0)]
+)
+def test_restarts_that_found_no_newer_checkpoint_are_counted(tmp_path, steps, fruitless):
+    folder = RunFolder(tmp_path)
+    for restart, step in enumerate(steps):
+        Journal(folder, "12").start(restart, step)
+    Journal(folder, "13").start(0, steps[-1])  # another job's
+    assert Journal(folder, "12").fruitless() == fruitless
+    assert (Budget(max_fruitless_restarts=1).fruitless(fruitless) is None) == (fruitless <= 1)
+    assert Budget(max_fruitless_restarts=None).fruitless(1000) is None
+
+
+def test_requeues_are_counted_by_cause(tmp_path):
+    journal = Journal(RunFolder(tmp_path), "12")
+    for cause in ("preempted", "timed out", "preempted"):
+        journal.requeue(cause, 0)
+    again = Journal(RunFolder(tmp_path), "12")
+    assert (again.count("preempted"), again.count("timed out"), again.count("requeued")) == (2, 1, 0)
+
+
+def test_only_a_committed_checkpoint_counts(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert newest_step(folder) == 0
+    for name in ("step-00000025", "step-00000050", "corrupt-step-00000075"):
+        (folder.checkpoints / name).mkdir(parents=True)
+        if name != "step-00000050":
+            (folder.checkpoints / name / "manifest.json").touch()
+    assert newest_step(folder) == 25

@@ -1,0 +1,47 @@
+"""What is told to sbatch."""
+
+import pytest
+
+from launcher.dispatch.slurm import SlurmDispatch
+from launcher.errors import ConfigError
+from launcher.slurm.sbatch import seconds
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (None, None),
+        (90, 5400),
+        ("90", 5400),
+        ("1:30", 90),
+        ("2:00:30", 7230),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("1-12:30:15", 131415),
+        ("soon", None),
+        ("1:2:3:4", None),
+    ],
+)
+def test_slurms_notation_of_a_time_limit(time, expected):
+    assert seconds(time) == expected
+
+
+def test_a_time_limit_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"dispatch\.time='soon': should be minutes"):
+        SlurmDispatch(time="soon")
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks"),
+    [({}, 1), ({"gpus_per_node": 4}, 4), ({"gpus_per_node": 4, "tasks_per_node": 1}, 1), ({"tasks_per_node": 3}, 3)],
+)
+def test_one_task_a_gpu(given, tasks):
+    assert SlurmDispatch(**given).flags["ntasks-per-node"] == tasks
+
+
+def test_a_container_is_around_python_or_srun():
+    pyxis = SlurmDispatch(container="image.sqsh", container_mounts=["/data:/data", "/scratch:/tmp"])
+    assert pyxis.srun == ["--container-image=image.sqsh", "--container-mounts=/data:/data,/scratch:/tmp"]
+    assert pyxis.prefix == []
+    apptainer = SlurmDispatch(container="image.sif", container_runtime="apptainer", gpus_per_node=1)
+    assert apptainer.prefix == ["apptainer", "exec", "--nv", "image.sif"] and apptainer.srun == []

@@ -1,0 +1,80 @@
+"""Every YAML of conf/ composes, is right, and says what its class says."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.compose import compose
+from launcher.config.options import groups, main_folder
+from launcher.config.schema import validate
+from launcher.config.signature import signature
+
+FOLDER = Path(str(main_folder()))
+OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]
+NEEDS = {
+    ("model", "mlp"): ["data=digits"],
+    ("data", "digits"): ["model=mlp"],
+    ("data", "tokens"): [f"data.files='{__file__}'"],
+    ("model", "supervised"): [
+        "data=digits",
+        "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
+    ],
+    ("model", "pretrained"): ["model.pretrained=a/folder"],
+    ("data", "custom"): [
+        "data.dataset={_target_: torch.utils.data.TensorDataset}",
+        "data.vocab_size=256",
+        "data.seq_len=16",
+    ],
+}
+"""What else to choose so that an option fits."""
+EXTRAS = {("model", "huggingface"): "transformers"}
+"""Options that need a package which is not always installed."""
+NOT_BUILT = [("model", "pretrained")]
+"""Options that nothing can be made of here: there are no weights."""
+
+
+def chosen(group: str, option: str) -> DictConfig:
+    """A configuration with an option of a group chosen, the defaults beside it."""
+    name = f"[default,{option}]" if group == "hooks" and option != "default" else option
+    return compose([f"{group}={name}", *NEEDS.get((group, option), [])])
+
+
+def targets(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["_target_"]} if "_target_" in node else set()
+        return own.union(*map(targets, node.values()))
+    return set()
+
+
+def test_every_file_is_an_option_of_a_group() -> None:
+    files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.yaml")}
+    options = {Path(group, f"{option}.yaml") for group, option in OPTIONS}
+    assert files - options == {Path("config.yaml"), Path("hydra/help/launcher.yaml")}
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes_and_is_right(group: str, option: str) -> None:
+    validate(chosen(group, option))
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_is_what_its_class_takes(group: str, option: str) -> None:
+    """The signature told from source is the one that Python sees, and what is no partial can be made of it."""
+    config = chosen(group, option)
+    node = OmegaConf.select(config, group)
+    for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
+        told, real = signature(target), inspect.signature(get_object(target))
+        named = [one for one in real.parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+        assert told is not None and told.names == [one.name for one in named]
+    if (group, option) in EXTRAS:
+        pytest.importorskip(EXTRAS[group, option])
+    if (group, option) in NOT_BUILT:
+        return
+    parts = node.values() if group in ("hooks", "tracker") else [node]
+    for part in parts:
+        if isinstance(part, DictConfig) and "_target_" in part:
+            assert instantiate(part, _recursive_=group != "job") is not None

@@ -1,0 +1,205 @@
+"""Who may import whom, read from the source: imports go downward only, and what must start fast imports no torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.paths import ROOT
+
+SRC = ROOT / "src"
+
+# Top to bottom: a folder imports from itself and from the rows below its own, and never from its own row.
+ORDER = [
+    {"hydra_plugins"},
+    {"__main__"},
+    {"cli"},
+    {"dispatch"},
+    {"runs"},
+    {"jobs"},
+    {"train"},
+    {"hooks"},
+    {"checkpoint"},
+    {"strategies", "data"},
+    {"models", "optim"},
+    {"slurm"},
+    {"config"},
+    {"run"},
+    {"errors", "types"},
+]
+# What a process starts with is at the top, wherever its file is.
+ENTRIES = {
+    "launcher.__main__",
+    "launcher.dispatch.freeze",
+    "launcher.dispatch.rank",
+    "launcher.dispatch.slurm_task",
+    "launcher.runs.__main__",
+}
+
+TRAINING = {"jobs", "train", "hooks", "strategies", "data", "models"}
+# Folders that must not know each other although the order would allow it.
+STRANGERS = {
+    # a dispatch gets a configuration and hands it on: what the job will do is not its concern
+    *(("dispatch", name) for name in TRAINING),
+    *(("cli", name) for name in TRAINING),
+    # `runs` reads what runs left behind
+    *(("runs", name) for name in TRAINING),
+    # what trains does not know who started it
+    *((name, "slurm") for name in TRAINING),
+}
+
+# What a configuration error, `--help` or a look at the runs loads.
+TORCH_FREE = [
+    *("__main__", "cli", "config", "errors", "runs", "slurm", "types"),
+    *("checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
+    *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
+    *(
+        "run.deadline",
+        "run.folder",
+        "run.lock",
+        "run.logs",
+        "run.process",
+        "run.provenance",
+        "run.record",
+        "run.signals",
+    ),
+]
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SRC.rglob("*.py"))
+
+
+def part(module: str) -> str:
+    """What a dotted module counts as: `launcher.hooks.base` is `hooks`."""
+    if module in ENTRIES:
+        return "__main__"
+    top, *rest = module.split(".")
+    return rest[0] if top == "launcher" and rest else top
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imported(node: ast.AST, late: bool = True) -> Iterator[str]:
+    """Dotted names that are imported anywhere in a tree; without `late`, only what its import itself imports."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif late or not (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types(child)):
+            yield from imported(child, late)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+def row(name: str) -> int:
+    return next(number for number, names in enumerate(ORDER) if name in names)
+
+
+def test_every_module_has_its_place():
+    """A folder that is new or renamed gets its row here."""
+    present = {part(dotted(path)) for path in modules()} - {"launcher"}  # the package itself is lazy
+    assert present == set().union(*ORDER)
+    names = {dotted(path) for path in modules()}
+    assert names >= ENTRIES
+    assert {f"launcher.{name}" for name in TORCH_FREE} <= names
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_imports_go_downward(path):
+    here = part(dotted(path))
+    if here == "launcher":
+        assert not [name for name in imported(tree(path), late=False) if name.startswith("launcher")]
+        return
+    for name in imported(tree(path)):
+        if not name.startswith(("launcher.", "hydra_plugins.")):
+            continue
+        there = part(name)
+        if there == here or there not in set().union(*ORDER):  # its own folder, or a name of the lazy launcher
+            continue
+        assert row(there) > row(here), f"{dotted(path)} imports {name}, which is not below it"
+        assert (here, there) not in STRANGERS, f"{dotted(path)} imports {name}"
+
+
+def test_no_module_imports_itself_by_others():
+    graph = {dotted(path): set() for path in modules()}
+    for path in modules():
+        for name in imported(tree(path), late=False):
+            target = name if name in graph else name.rpartition(".")[0]
+            if target in graph and target != dotted(path):
+                graph[dotted(path)].add(target)
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_the_trainer_names_no_strategy_and_no_model():
+    chosen = [yaml.safe_load(file.read_text()) for group in ("strategy", "model") for file in conf(group)]
+    targets = {config["_target_"] for config in chosen if "_target_" in config}
+    assert targets
+    trainer = tree(SRC / "launcher" / "train" / "trainer.py")
+    forbidden = {target.rpartition(".")[0] for target in targets} | {target.rpartition(".")[2] for target in targets}
+    forbidden |= {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "deepspeed"}
+    forbidden |= {file.stem for group in ("strategy", "model") for file in conf(group)}
+    docstrings = {id(node.value) for node in ast.walk(trainer) if isinstance(node, ast.Expr)}
+    names = {word for name in imported(trainer) for word in (name, name.rpartition(".")[0], name.rpartition(".")[2])}
+    for node in ast.walk(trainer):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            names.add(node.value)
+    assert names & forbidden == set()
+
+
+def conf(group: str) -> list[Path]:
+    return sorted((ROOT / "conf" / group).glob("*.yaml"))
+
+
+def test_what_must_start_fast_imports_no_torch():
+    names = sorted(
+        dotted(path)
+        for path in modules()
+        for name in TORCH_FREE
+        if is_within(dotted(path), f"launcher.{name}")
+        if dotted(path) not in {"launcher.runs.digest"}
+    )
+    command = f"import sys, {', '.join(['launcher', *names])}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def is_within(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("name", ["dim", "BaseTrainer"])
+def test_the_package_is_lazy(name):
+    command = f"import sys, launcher; assert 'torch' not in sys.modules; print(hasattr(launcher, {name!r}))"
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{name == 'BaseTrainer'}\n"
