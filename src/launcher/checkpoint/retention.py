@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Which checkpoints are kept."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,26 +8,27 @@ from dataclasses import dataclass
 class Retention:
     """
     Args:
-        keep_previous: this many before the newest.
-        keep_interval: every one of a step divisible by this, for ever; 0: none.
-        keep_steps: these steps, for ever.
+        keep_previous: keep this many checkpoints before the newest.
+        keep_interval: keep every checkpoint whose step is a multiple of this; 0: none.
+        keep_steps: keep the checkpoints of these steps.
     """
 
     keep_previous: int = 0
     keep_interval: int = 0
     keep_steps: Collection[int] = ()
 
-    def is_kept(self, step: int) -> bool:
-        """Whether it stays for ever."""
+    def is_permanent(self, step: int) -> bool:
+        """Whether this step's checkpoint is never deleted."""
         return step in self.keep_steps or bool(self.keep_interval and step % self.keep_interval == 0)
 
     def to_remove(self, steps: Iterable[int], newest: int, protected: Collection[int] = ()) -> list[int]:
-        """Of the checkpoints there are, those to delete once `newest` is durable.
+        """The checkpoints to delete once `newest` is durable.
 
         Args:
-            newest: the verified newest; later ones (of a run that was rolled back) are not touched.
+            steps: those that exist.
+            newest: later ones are not touched.
             protected: never deleted, like the best.
         """
         older = sorted(step for step in steps if step < newest)
-        kept = set(older[len(older) - self.keep_previous :]) if self.keep_previous else set()
-        return [step for step in older if step not in kept and not self.is_kept(step) and step not in protected]
+        candidates = older[: max(0, len(older) - self.keep_previous)]
+        return [step for step in candidates if not self.is_permanent(step) and step not in protected]

@@ -222,7 +222,7 @@ class CheckpointingHook(BaseHook):
             self._leave(trainer, signum)
 
     def _is_due(self, step: int) -> bool:
-        return step % self.interval == 0 or self.retention.is_kept(step) or self._improved
+        return step % self.interval == 0 or self.retention.is_permanent(step) or self._improved
 
     def _save(self, trainer: Any, wait: bool) -> None:
         """Raises TrainingError if `wait`, and it failed."""

@@ -1,6 +1,13 @@
+"""Which checkpoints are deleted once a newer one is durable."""
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from launcher.checkpoint.retention import Retention
+
+STEPS = st.integers(1, 12)
+FEW_STEPS = st.frozensets(STEPS, max_size=2)
 
 
 @pytest.mark.parametrize(
@@ -14,5 +21,36 @@ from launcher.checkpoint.retention import Retention
         (Retention(keep_previous=9), (), []),
     ],
 )
-def test_what_goes(retention: Retention, protected: tuple[int, ...], removed: list[int]) -> None:
+def test_examples(retention: Retention, protected: tuple[int, ...], removed: list[int]) -> None:
     assert retention.to_remove([10, 20, 30, 40, 50, 60], newest=50, protected=protected) == removed
+
+
+@settings(max_examples=300)
+@given(
+    steps=st.sets(STEPS, min_size=3),
+    newest=st.integers(1, 13),
+    keep_previous=st.integers(0, 14),
+    keep_interval=st.sampled_from([0, 0, 0, 3, 4, 20]),
+    keep_steps=FEW_STEPS,
+    protected=FEW_STEPS,
+)
+def test_what_is_kept(
+    steps: set[int],
+    newest: int,
+    keep_previous: int,
+    keep_interval: int,
+    keep_steps: frozenset[int],
+    protected: frozenset[int],
+) -> None:
+    retention = Retention(keep_previous, keep_interval, keep_steps)
+    removed = retention.to_remove(steps, newest, protected)
+    for step in steps:
+        newer_previous = sum(step < other < newest for other in steps)
+        is_kept = (
+            step >= newest
+            or newer_previous < keep_previous
+            or step in keep_steps | protected
+            or (keep_interval > 0 and step % keep_interval == 0)
+        )
+        assert (step in removed) != is_kept, step
+    assert removed == sorted(removed)
