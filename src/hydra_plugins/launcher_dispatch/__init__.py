@@ -5,14 +5,15 @@ use.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
@@ -26,8 +27,10 @@ class DispatchLauncherConf:
 
 
 @dataclass
-class GridSweeperConf(BasicSweeperConf):
+class GridSweeperConf:
     _target_: str = "hydra_plugins.launcher_dispatch.GridSweeper"
+    max_batch_size: int | None = None
+    params: dict[str, str] | None = field(default_factory=dict)
 
 
 class DispatchLauncher(Launcher):
@@ -55,24 +58,42 @@ class DispatchLauncher(Launcher):
         return run_jobs(jobs, self.task, self.context)
 
 
-class GridSweeper(BasicSweeper):
-    """Every combination of the values, like Hydra's basic sweeper; but all of them are checked before the
-    first starts or anything is written, and a job that fails stops no other."""
+class GridSweeper(Sweeper):
+    """Runs every combination of the values, like Hydra's basic sweeper, but checks all of them before the first starts
+    or anything is written. A job that fails does not stop the others.
+
+    Args:
+        max_batch_size: hand at most this many jobs to the launcher at a time; None: all.
+        params: values to sweep over, besides the command line's.
+    """
+
+    def __init__(self, max_batch_size: int | None = None, params: dict[str, str] | None = None):
+        self.max_batch_size, self.params = max_batch_size, dict(params or {})
+        self.config: DictConfig | None = None
+        self.launcher: Launcher | None = None
+        self.loader: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config, self.loader = config, hydra_context.config_loader
+        self.launcher = Plugins.instance().instantiate_launcher(
+            config=config, hydra_context=hydra_context, task_function=task_function
+        )
 
     def sweep(self, arguments: list[str]) -> Any:
         from launcher.cli.sweep import check_jobs, conclude
         from launcher.config.grid import expand
 
-        assert self.config is not None and self.launcher is not None and self.hydra_context is not None
-        loader = self.hydra_context.config_loader
-        parser = OverridesParser.create(config_loader=loader)
-        overrides = expand(parser.parse_overrides(self._parse_config() + arguments))
-        jobs = check_jobs(loader, self.config, overrides)
+        assert self.config is not None and self.launcher is not None
+        parser = OverridesParser.create(config_loader=self.loader)
+        params = [f"{key}={value}" for key, value in self.params.items()]
+        overrides = expand(parser.parse_overrides([*params, *arguments]))
+        jobs = check_jobs(self.loader, self.config, overrides)
         if isinstance(self.launcher, DispatchLauncher):
             self.launcher.checked = {tuple(job.overrides): job for job in jobs}
         results: list[JobReturn] = []
-        for batch in self.split_overrides_to_chunks(overrides, self.max_batch_size):
-            results += self.launcher.launch(batch, initial_job_idx=len(results))
+        size = self.max_batch_size or max(1, len(overrides))
+        for start in range(0, len(overrides), size):
+            results += self.launcher.launch(overrides[start : start + size], initial_job_idx=start)
         conclude(jobs, results)
         return [results]
 

@@ -1,137 +1,72 @@
-"""Composing the jobs of a sweep, many of which differ in a few values alone."""
+"""Composing the jobs of a sweep, many of which differ in a few values only."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
-import omegaconf.base
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from launcher.config.resolve import plain_hydra
-
-MOST_BASES = 64
-"""So many compositions of groups are kept; each takes some 300 kB."""
+from launcher.config.compositions import Compositions, is_group, parse
+from launcher.config.session import apply_values
 
 
-@dataclass
-class Base:
-    """A composition of groups that many jobs share."""
-
-    config: DictConfig
-    hydra: dict[str, Any]
-    """Its Hydra node as plain containers, interpolations as they are written."""
-
-
-@dataclass
-class Composed:
-    """The configuration of one job: `config` to be looked at only, since the next job's will take its place."""
-
-    config: DictConfig
-    hydra: dict[str, Any]
-
-
-@dataclass
 class Composer:
-    """Composes the jobs of a sweep. Jobs that differ in values alone share one composition of the groups, which takes
-    100 ms: the values are set in it, and put back."""
+    """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them."""
 
-    loader: ConfigLoader
-    master: DictConfig
-    bases: dict[tuple[str, ...], Base] = field(default_factory=dict)
-    parsed: dict[str, Override] = field(default_factory=dict)
+    def __init__(self, loader: ConfigLoader, master: DictConfig):
+        self.loader = loader
+        self.groups = Compositions(lambda overrides: loader.load_sweep_config(master, overrides))
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
-        """The configuration of one job, `hydra` node included, to keep.
+        """The configuration of one job, with its `hydra` node.
 
         Raises:
             hydra.errors.HydraException: the overrides do not compose.
         """
-        with self.composed(overrides, index) as found:
-            config = deepcopy(found.config)
-        with open_dict(config):
-            config.hydra.job.update({key: found.hydra["job"][key] for key in ("id", "num", "override_dirname")})
-            config.hydra.overrides.task = found.hydra["overrides"]["task"]
+        parsed = [parse(override) for override in overrides]
+        values = [override for override in parsed if self._is_value(override)]
+        rest = [override for override in parsed if override not in values]
+        config = None
+        if self._comes_first(rest, values):
+            config = self.groups.get([str(override.input_line) for override in rest])
+        if config is None or any(_is_redirected(config, override.key_or_group) for override in values):
+            config = self.groups.get(list(overrides))  # the order counts
+        else:
+            apply_values(values, config)
+            _record_overrides(config, [override for override in parsed if not override.is_hydra_override()])
+        config.hydra.job.id, config.hydra.job.num = str(index), index
+        _fix_name(config)
         return config
 
-    @contextmanager
-    def composed(self, overrides: Sequence[str], index: int) -> Iterator[Composed]:
-        """The same, for as long as the context lasts."""
-        parsed = [self._parsed(one) for one in overrides]
-        values = [one for one in parsed if self._is_value(one)]
-        rest = [one for one in parsed if one not in values]
-        base = self._base(rest) if self._is_base(rest, values) else None
-        if base is None or any(_is_elsewhere(base.config, one.key_or_group) for one in values):
-            # deletions, and additions that the values refer to, depend on their order
-            config = self.loader.load_sweep_config(self.master, list(overrides))
-            hydra = plain_hydra(config.hydra)
-            _fix_name(config)
-            yield Composed(config, _noted(hydra, index, hydra["overrides"]["task"], hydra["job"]["override_dirname"]))
-            return
-        with _put_back(base.config, {"run", *(one.key_or_group.partition(".")[0] for one in values)}):
-            ConfigLoaderImpl._apply_overrides_to_config(values, base.config)
-            _fix_name(base.config)
-            task = [one for one in parsed if not one.is_hydra_override()]
-            rules = base.hydra["job"]["config"]["override_dirname"]
-            counted = sorted(str(one.input_line) for one in task if one.key_or_group not in rules["exclude_keys"])
-            dirname = rules["item_sep"].join(counted).replace("=", rules["kv_sep"])
-            yield Composed(base.config, _noted(base.hydra, index, [str(one.input_line) for one in task], dirname))
-
-    def _parsed(self, override: str) -> Override:
-        if override not in self.parsed:
-            (self.parsed[override],) = OverridesParser.create().parse_overrides([override])
-        return self.parsed[override]
-
-    def _base(self, rest: Sequence[Override]) -> Base:
-        key = tuple(str(one.input_line) for one in rest)
-        if key not in self.bases:
-            if len(self.bases) >= MOST_BASES:  # a sweep over what is added
-                self.bases.clear()
-            config = self.loader.load_sweep_config(self.master, list(key))
-            self.bases[key] = Base(config, plain_hydra(config.hydra))
-        return self.bases[key]
-
-    def _is_base(self, rest: Sequence[Override], values: Sequence[Override]) -> bool:
-        """Whether `rest` can be composed before the values are set: groups, and keys added elsewhere."""
-        plain = (one for one in rest if one.package is None and not one.is_hydra_override())
-        added = [one.key_or_group for one in plain if one.is_add()]
-        if any(_overlap(one.key_or_group, key) for one in values for key in added):
+    def _comes_first(self, rest: Sequence[Override], values: Sequence[Override]) -> bool:
+        """Whether `rest` can be applied before the values: it chooses groups, and adds keys elsewhere."""
+        plain = (each for each in rest if each.package is None and not each.is_hydra_override())
+        added = [each.key_or_group for each in plain if each.is_add()]
+        if any(_overlap(each.key_or_group, key) for each in values for key in added):
             return False
-        return all(self._is_group(one) or one.key_or_group in added for one in rest)
+        return all(self._chooses(each) or each.key_or_group in added for each in rest)
 
     def _is_value(self, override: Override) -> bool:
         plain = override.type == OverrideType.CHANGE and override.package is None
-        return plain and not override.is_hydra_override() and not self._is_group(override)
+        return plain and not override.is_hydra_override() and not self._chooses(override)
 
-    def _is_group(self, override: Override) -> bool:
+    def _chooses(self, override: Override) -> bool:
         is_name = isinstance(override.value(), str | list)
-        repository = self.loader.repository  # type: ignore[attr-defined]
-        return override.type == OverrideType.CHANGE and is_name and repository.group_exists(override.key_or_group)
+        return override.type == OverrideType.CHANGE and is_name and is_group(override, self.loader)
 
 
-@contextmanager
-def parsed_once() -> Iterator[None]:
-    """OmegaConf parses an interpolation at every access, which takes 0.3 ms; the jobs of a sweep have the same ones."""
-    theirs = getattr(omegaconf.base, "parse", None)
-    if theirs is None:
-        yield
-        return
-    omegaconf.base.parse = lru_cache(maxsize=1000)(theirs)
-    try:
-        yield
-    finally:
-        omegaconf.base.parse = theirs
+def _record_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
+    """Record a job's overrides in `hydra`, as Hydra does when it composes."""
+    rules = config.hydra.job.config.override_dirname
+    kept = sorted(str(each.input_line) for each in overrides if each.key_or_group not in rules.exclude_keys)
+    config.hydra.overrides.task = [str(each.input_line) for each in overrides]
+    config.hydra.job.override_dirname = rules.item_sep.join(kept).replace("=", rules.kv_sep)
 
 
 def _fix_name(config: DictConfig) -> None:
-    """Put the run's name and id in place of their interpolations, each of which would hash the configuration anew.
-    Where they cannot be had, validation says why."""
+    """Replace the interpolations of the run's name and id by their values: each access would hash the configuration
+    again. Validation reports why they do not resolve, if they do not."""
     try:
         name, identity = config.run.name, config.run.id
     except Exception:
@@ -141,33 +76,17 @@ def _fix_name(config: DictConfig) -> None:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Whether one key is the other, or lies within it."""
+    """Whether one key is the other, or is inside it."""
     return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
-def _is_elsewhere(config: DictConfig, key: str) -> bool:
-    """Whether what is set under a key lands in another part of the configuration, by an interpolation on the way."""
+def _is_redirected(config: DictConfig, key: str) -> bool:
+    """Whether a key's parent is an interpolation, so that setting the key changes another node."""
     node: Any = config
     for name in key.split(".")[:-1]:
-        node = node._get_node(name) if isinstance(node, DictConfig) else None
-        if node is not None and node._is_interpolation():
+        if not isinstance(node, DictConfig) or name not in node:
+            return False
+        if OmegaConf.is_interpolation(node, name):
             return True
+        node = node[name]
     return False
-
-
-@contextmanager
-def _put_back(config: DictConfig, parts: Iterable[str]) -> Iterator[None]:
-    """Let changes to these parts of a configuration last as long as the context does."""
-    content = config.__dict__["_content"]
-    kept = {part: content[part] for part in parts if part in content}
-    content.update({part: deepcopy(node) for part, node in kept.items()})
-    try:
-        yield
-    finally:
-        content.update(kept)
-
-
-def _noted(hydra: dict[str, Any], index: int, task: list[str], dirname: str) -> dict[str, Any]:
-    """Hydra's node with what Hydra notes of a job in it."""
-    job = {**hydra["job"], "id": str(index), "num": index, "override_dirname": dirname}
-    return {**hydra, "job": job, "overrides": {**hydra["overrides"], "task": task}}

@@ -3,22 +3,19 @@
 import os
 import sys
 import traceback
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import get_args_parser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from launcher.config import schema
 from launcher.config.explain import explain, report
 from launcher.config.options import config_path
-from launcher.config.session import VERSION_BASE
+from launcher.config.session import VERSION_BASE, flag_parser
 from launcher.errors import ConfigError, TrainingError
 
 BAD_COMMAND = 2
@@ -37,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = read(given)
         sys.argv[1:] = _in_order(given, arguments)
-        with _mode_known(arguments):
-            hydra.main(config_path(), "config", VERSION_BASE)(task)()
+        hydra.main(config_path(), "config", VERSION_BASE)(task)()
     except TrainingError:
         raise SystemExit(1) from None  # the job has said so, in a sentence that needs no traceback
     except Exception as error:
@@ -47,19 +43,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         report(sentences)
         raise SystemExit(BAD_COMMAND) from None
-
-
-@contextmanager
-def _mode_known(arguments: Namespace) -> Iterator[None]:
-    """Spare the 100 ms in which Hydra composes everything once more to read `hydra.mode`: ours sets none."""
-    theirs = Hydra.get_mode
-    ours_alone = not (arguments.config_dir or arguments.config_name or arguments.config_path)
-    if ours_alone and not any("hydra" in override for override in arguments.overrides):
-        Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Hydra.get_mode = theirs  # type: ignore[method-assign]
 
 
 def read(argv: Sequence[str]) -> Namespace:
@@ -73,7 +56,7 @@ def read(argv: Sequence[str]) -> Namespace:
 
         print(f"torch-launcher {version('torch-launcher')}")
         raise SystemExit(0)
-    parser: ArgumentParser = get_args_parser()
+    parser = flag_parser()
     parser.error = _refuse  # type: ignore[method-assign]
     arguments = parser.parse_intermixed_args(argv)
     commands = [name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)]

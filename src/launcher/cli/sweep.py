@@ -17,9 +17,11 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from launcher.cli.composer import Composer, parsed_once
+from launcher.cli.composer import Composer
 from launcher.config.identity import drift
+from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
+from launcher.config.session import returned
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
 
@@ -68,27 +70,21 @@ def check_jobs(
     jobs: list[SweepJob] = []
     faults: list[str] = []
     runs: dict[str, SweepJob] = {}
-    with parsed_once():
-        for index, given in enumerate(overrides, first_index):
-            job = SweepJob(index, list(given), composer, common=common)
-            jobs.append(job)
-            if found := _check(job):
-                faults += found
-            elif (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-                faults.append(_same_run(twin, job))
+    for index, job_overrides in enumerate(overrides, first_index):
+        job = SweepJob(index, list(job_overrides), composer, common=common)
+        jobs.append(job)
+        config = job.config
+        job.hydra = plain_hydra(config.hydra)
+        try:
+            job.plain = validate(config)
+        except ConfigError as error:
+            faults += error.sentences
+            continue
+        if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
+            faults.append(_same_run(twin, job))
     if faults:
         raise ConfigError(*dict.fromkeys(faults))
     return jobs
-
-
-def _check(job: SweepJob) -> list[str]:
-    """Compose and validate a job; what is at fault."""
-    with job.composer.composed(job.overrides, job.index) as found:
-        try:
-            job.plain, job.hydra = validate(found.config), found.hydra
-            return []
-        except ConfigError as error:
-            return error.sentences
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
@@ -154,14 +150,15 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
         result = JobReturn(overrides=job.overrides, cfg=job.config)
         result.status = JobStatus.FAILED if stop.code else JobStatus.COMPLETED
         result.return_value = stop if stop.code else None
-    if result.status == JobStatus.FAILED and not isinstance(result._return_value, (SystemExit, TrainingError)):
-        traceback.print_exception(result._return_value)
+    error = returned(result)
+    if result.status == JobStatus.FAILED and not isinstance(error, (SystemExit, TrainingError)):
+        traceback.print_exception(error)
     return result
 
 
 def reason(result: JobReturn) -> str:
     """Why a job failed, in a few words."""
-    error = result._return_value
+    error = returned(result)
     if isinstance(error, SystemExit):
         return f"failed with exit code {error.code}"
     return f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"

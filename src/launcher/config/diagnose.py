@@ -1,7 +1,7 @@
 """Everything that is wrong with a command line.
 
-Hydra stops at the first fault. `diagnose` goes on: it takes the overrides one by one, leaves out each that
-fails with a sentence, and has the rest validated.
+Hydra stops at the first fault. `diagnose` applies the overrides one by one, reports each that fails, and validates the
+rest.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.compositions import Compositions, is_group, parse
 from launcher.config.grid import expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.schema import validate
-from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
+from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
 from launcher.config.signature import signature
 from launcher.config.source import NotThere
 from launcher.errors import ConfigError
@@ -40,27 +39,25 @@ def diagnose(
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
     readable = _readable(overrides, multirun, faults)
-    wanted = [one for one in readable if not one.startswith("hydra.searchpath=")]
     try:
-        jobs = expand(OverridesParser.create().parse_overrides(wanted))
+        jobs = expand([parse(text) for text in readable if not text.startswith("hydra.searchpath=")])
     except ConfigError as error:
         return faults + error.sentences
-    seen: set[str] = set()
-    bad_keys: set[str] = set()
     with session(config_dir, readable):
+        diagnosis = _Diagnosis(config_name, faults)
+        seen: set[str] = set()
         for job in jobs:
             if not job or not seen.issuperset(job):
                 seen.update(job)
-                _examine(config_name, job, faults, bad_keys)
+                diagnosis.examine(job)
     return list(dict.fromkeys(faults))
 
 
 def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> list[str]:
-    parser = OverridesParser.create()
     readable = []
     for text in overrides:
         try:
-            parsed = parser.parse_override(text)
+            parsed = parse(text)
         except (HydraException, ValueError) as error:
             faults.append(_unreadable(text, error))
             continue
@@ -81,11 +78,65 @@ def _unreadable(text: str, error: Exception) -> str:
     return f"{text}: cannot be read ({detail}); quote a text with special characters: '{key}=\"{value}\"'."
 
 
-def _try(config_name: str, overrides: Sequence[str]) -> DictConfig | Exception:
-    try:
-        return hydra_compose(config_name, list(overrides), return_hydra_config=True)
-    except COMPOSITION_ERRORS as error:
-        return error
+class _Diagnosis:
+    """Collects the faults of a sweep's jobs."""
+
+    def __init__(self, config_name: str, faults: list[str]):
+        self.config_name, self.faults = config_name, faults
+        self.bad_keys: set[str] = set()
+        """Keys that are reported already, and left out of the jobs that follow."""
+        self.groups = Compositions(lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True))
+
+    def examine(self, overrides: Sequence[str]) -> None:
+        """Apply the overrides of a job, groups first since keys depend on them; then validate what applies."""
+        parsed = [parse(text) for text in overrides]
+        groups = [override for override in parsed if is_group(override, loader())]
+        config = self._choose(groups)
+        if config is None:
+            return
+        for override in parsed:
+            if override not in groups and override.key_or_group not in self.bad_keys:
+                config = self._apply(override, config)
+        try:
+            validate(config)
+        except ConfigError as error:
+            self.faults += error.sentences
+
+    def _apply(self, override: Override, config: DictConfig) -> DictConfig:
+        before = deepcopy(config)  # an override that fails may have changed something
+        try:
+            apply_values([override], config)
+            return config
+        except COMPOSITION_ERRORS as error:
+            self.bad_keys.add(override.key_or_group)
+            self.faults.append(f"{override.input_line}: {_bad_key(override, before, error)}")
+            return before
+
+    def _choose(self, groups: Sequence[Override]) -> DictConfig | None:
+        """The configuration with those options that compose; None if nothing composes."""
+        options: list[str] = []
+        for override in groups:
+            if fault := _unknown_option(override):
+                self.faults.append(f"{override.input_line}: {fault}")
+            else:
+                options.append(str(override.input_line))
+        try:
+            return self.groups.get(options)
+        except COMPOSITION_ERRORS:
+            pass
+        try:
+            config = self.groups.get([])
+        except COMPOSITION_ERRORS as error:
+            self.faults.append(_broken_base(self.config_name, error))
+            return None
+        good: list[str] = []
+        for text in options:
+            try:
+                config = self.groups.get([*good, text])
+                good.append(text)
+            except COMPOSITION_ERRORS as error:
+                self.faults.append(f"{text}: {_bad_option(error)}")
+        return config
 
 
 def _broken_base(config_name: str, error: Exception) -> str:
@@ -94,60 +145,8 @@ def _broken_base(config_name: str, error: Exception) -> str:
     return first_line(error)
 
 
-def _examine(config_name: str, overrides: Sequence[str], faults: list[str], bad_keys: set[str]) -> None:
-    """Take the overrides of one job one by one, groups first, since keys depend on them; then validate what
-    is good. A key in `bad_keys` is left out: another job of the sweep has told of it."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    groups = [one for one in parsed if _is_group(one)]
-    config = _compose_groups(config_name, groups, faults)
-    if config is None:
-        return
-    for one in parsed:
-        if one in groups or one.key_or_group in bad_keys:
-            continue
-        before = deepcopy(config)  # a failing override may have changed something
-        try:
-            ConfigLoaderImpl._apply_overrides_to_config([one], config)
-        except COMPOSITION_ERRORS as error:
-            config = before
-            bad_keys.add(one.key_or_group)
-            faults.append(f"{one.input_line}: {_bad_key(one, config, error)}")
-    try:
-        validate(config)
-    except ConfigError as error:
-        faults += error.sentences
-
-
-def _is_group(override: Override) -> bool:
-    return not isinstance(override.value(), dict) and loader().repository.group_exists(override.key_or_group)
-
-
-def _compose_groups(config_name: str, groups: Sequence[Override], faults: list[str]) -> DictConfig | None:
-    """The configuration with those choices of groups that compose; None if it does not compose with none of them."""
-    known = []
-    for one in groups:
-        if fault := _unknown_option(one):
-            faults.append(f"{one.input_line}: {fault}")
-        else:
-            known.append(str(one.input_line))
-    config = _try(config_name, known)
-    if isinstance(config, DictConfig):
-        return config
-    config, good = _try(config_name, []), list[str]()
-    if not isinstance(config, DictConfig):
-        faults.append(_broken_base(config_name, config))
-        return None
-    for text in known:
-        more = _try(config_name, [*good, text])
-        if isinstance(more, DictConfig):
-            config, good = more, [*good, text]
-        else:
-            faults.append(f"{text}: {_bad_option(more)}")
-    return config
-
-
 def _unknown_option(override: Override) -> str | None:
-    """Why a choice of a group cannot be meant, told without composing it; None if there are such options."""
+    """Why a group does not have the chosen options; None if it has them."""
     group, value = override.key_or_group, override.value()
     if value is None:
         return None if override.is_delete() else f"to leave the group out, write ~{group}."
@@ -168,16 +167,15 @@ def _bad_option(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
-        return f"it asks for {error.missing_cfg_file}, which there is not{near}"
+        return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     return first_line(error)
 
 
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
-    """Why an override of a value does not apply: no such key, or it is there already, or what has it has no
-    keys."""
+    """Why an override of a value does not apply."""
     key = override.key_or_group
     if override.is_add() and _select(config, key) is not None:
-        return "the key is there already; write it without the +."
+        return "the key exists already; remove the +."
     parts = key.split(".")
     for index, part in enumerate(parts):
         path = ".".join(parts[:index])

@@ -73,14 +73,11 @@ def _counted(written: Any, keys: tuple[Any, ...], config: DictConfig, excluded: 
 
 
 def unresolved(config: DictConfig) -> dict[str, Any]:
-    """A configuration as plain containers, with its interpolations as they are written; Hydra's node is left out.
-
-    To ask OmegaConf for each value takes a hundred times as long, so that is kept for the values that need it."""
-    nodes = {str(key): config._get_node(key) for key in config if key != "hydra"}
-    return {
-        key: OmegaConf.to_container(node, resolve=False) if isinstance(node, Container) else node._value()  # type: ignore[union-attr]
-        for key, node in nodes.items()
-    }
+    """A configuration as plain containers, interpolations as written, without Hydra's node. OmegaConf takes a hundred
+    times as long to resolve a value, so only the values that need it are resolved."""
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items() if key != "hydra"}
 
 
 def is_interpolation(written: Any) -> bool:

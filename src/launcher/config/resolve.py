@@ -104,6 +104,4 @@ class _Resolver:
 
 
 def _dotted_keys(root: DictConfig) -> list[str]:
-    return [
-        join(str(key), name) for key in root if isinstance(root._get_node(key), DictConfig) for name in root[key] or ()
-    ]
+    return [join(key, name) for key, node in unresolved(root).items() if isinstance(node, dict) for name in node]

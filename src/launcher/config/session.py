@@ -1,15 +1,25 @@
-"""Hydra set up in process: its search path, its loader, and what it raises."""
+"""Hydra in process, and the only module that uses private names of Hydra and OmegaConf."""
 
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir, initialize_config_module
+
+# Public Hydra applies values only together with composing the groups, which takes 100 ms.
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+# Hydra documents its flags, but has no public parser for them.
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -17,37 +27,59 @@ from launcher.config.options import config_path
 
 VERSION_BASE = "1.3"
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
-"""What Hydra raises at a bad command line or a bad YAML file."""
+"""What Hydra raises for a bad command line or a bad YAML file."""
 
 
 @contextmanager
 def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Hydra set up with our folder of configuration and the user's further ones, as its command line does
-    it."""
+    """Set Hydra up with our config folder and the user's, as its command line does."""
     path = config_path()
     if path.startswith("pkg://"):
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), version_base=VERSION_BASE)
     else:
         hydra = initialize_config_dir(path, version_base=VERSION_BASE)
     folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
-    for given in (one for one in overrides if one.startswith("hydra.searchpath=")):
-        folders += OverridesParser.create().parse_override(given).value()  # type: ignore[arg-type]
+    for override in overrides:
+        if override.startswith("hydra.searchpath="):
+            folders += OverridesParser.create().parse_override(override).value()  # type: ignore[arg-type]
     with hydra:
-        found = loader()
+        config_loader = loader()
         for folder in folders:
-            found.config_search_path.prepend("command-line", folder, anchor=SearchPathQuery(provider="schema"))
-        found.repository.initialize_sources(found.config_search_path)
+            anchor = SearchPathQuery(provider="schema")
+            config_loader.config_search_path.prepend("command-line", folder, anchor=anchor)
+        config_loader.repository.initialize_sources(config_loader.config_search_path)
         yield
 
 
 def loader() -> Any:
-    """Hydra's config loader of the present session."""
+    """The config loader of the current session."""
     return GlobalHydra.instance().config_loader()
 
 
 def first_line(error: BaseException) -> str:
-    """A sentence for an error that no other is known for: what Hydra says, on one line."""
+    """The first line of an error's message, as a sentence."""
     if isinstance(error, YAMLError):
         return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{lines[0].rstrip('.')}." if lines else f"{type(error).__name__}."
+
+
+def flag_parser() -> ArgumentParser:
+    """The parser of Hydra's command line."""
+    parser: ArgumentParser = get_args_parser()
+    return parser
+
+
+def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
+    """Change, add or delete values of a composed configuration.
+
+    Raises:
+        hydra.errors.HydraException: an override does not apply.
+    """
+    ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
+
+
+def returned(result: JobReturn) -> Any:
+    """What a job returned, or the exception that it raised."""
+    # The public `return_value` raises the exception of a failed job, and prints a line on stderr first.
+    return result._return_value

@@ -83,7 +83,7 @@ BAD = {
     "max_step=3": "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
     "scheduler=null": "scheduler=null: to leave the group out, write ~scheduler.",
     "seed.x=3": "seed.x=3: seed is 0, and has no keys.",
-    "+seed=3": "+seed=3: the key is there already; write it without the +.",
+    "+seed=3": "+seed=3: the key exists already; remove the +.",
     "~seedd": "~seedd: no key seedd; did you mean ~seed?",
     "precision.init_scale=3": "the key is not in precision yet; add it with +precision.init_scale=3.",
     "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
