@@ -24,9 +24,9 @@ class Best:
         return next((float(value) for name, value in flatten(records) if name == self.metric), None)
 
     def update(self, value: float, step: int) -> bool:
-        """Whether this one is better. NaN never is."""
+        """Whether this one is better. NaN and infinity never are."""
         gain = math.inf if self.value is None else (self.value - value) * (1 if self.mode == "min" else -1)
-        if math.isnan(value) or not gain > self.min_delta:
+        if not math.isfinite(value) or not gain > self.min_delta:
             return False
         self.value, self.step = value, step
         return True

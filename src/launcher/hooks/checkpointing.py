@@ -80,7 +80,7 @@ class CheckpointingHook(BaseHook):
         """Further small files for each checkpoint: the composition root adds the resolved configuration."""
         self.resumed_from: Path | None = None
         self.saved_at = -1
-        self._improved = False
+        self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
 
@@ -208,7 +208,7 @@ class CheckpointingHook(BaseHook):
         if self.best is None or dry_run or trainer.step == 0:
             return
         value = self.best.find(records)
-        if value is not None:
+        if value is not None and not trainer.update_was_skipped():
             self._improved |= self.best.update(value, trainer.step)
 
     def on_step_boundary(self, trainer: Any) -> None:
@@ -217,12 +217,23 @@ class CheckpointingHook(BaseHook):
         if ends:
             self._await(trainer)  # if it was this step's, and failed, there is another try
         if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer.step)):
-            self._save(trainer, wait=ends)
+            self._save_unless_broken(trainer, wait=ends)
         if signum:
             self._leave(trainer, signum)
 
     def _is_due(self, step: int) -> bool:
-        return step % self.interval == 0 or self.retention.is_permanent(step) or self._improved
+        return step % self.interval == 0 or self.retention.is_permanent(step) or self._improved or self._is_postponed
+
+    def _save_unless_broken(self, trainer: Any, wait: bool) -> None:
+        """A state whose gradient is not finite may be broken: it must not replace the last good checkpoint."""
+        was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
+        if not self._is_postponed:
+            self._save(trainer, wait)
+        elif not was_postponed or wait:
+            trainer.logger.warning(
+                "Step %d: no checkpoint is saved, since the update was skipped; the next good step saves one.",
+                trainer.step,
+            )
 
     def _save(self, trainer: Any, wait: bool) -> None:
         """Raises TrainingError if `wait`, and it failed."""

@@ -1,10 +1,12 @@
 """Held-out metrics every few steps and at the end."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.records import flatten
 from launcher.run import ranks, signals
@@ -65,6 +67,15 @@ class EvaluationHook(BaseHook):
             "Step %d: %s", trainer.step, " ".join(f"val/{key} {value:.4f}" for key, value in flatten(metrics))
         )
         trainer.log({"val": metrics})
+        if not math.isfinite(metrics["loss"]):
+            trainer.logger.warning("Step %d: val/loss is %s.", trainer.step, metrics["loss"])
+            if trainer.is_last_step and trainer.step > 0:
+                skipped = trainer.state.skipped_in_row
+                raise TrainingError(
+                    f"Training ended with val/loss={metrics['loss']} at step {trainer.step}"
+                    + (f", after {skipped} skipped updates in a row" if skipped else "")
+                    + ". This state is not saved. Lower the learning rate or check the data."
+                )
 
     def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
         state_dict["evaluation"] = {"done_at": self._done_at}

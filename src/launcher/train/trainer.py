@@ -22,7 +22,7 @@ from launcher.hooks.base import BaseHook, Records, TrainState
 from launcher.hooks.records import flatten, format_records
 from launcher.optim.precision import Precision
 from launcher.run import deadline, signals
-from launcher.run.ranks import Agreement, world_size
+from launcher.run.ranks import Agreement, maximum, world_size
 from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
@@ -163,7 +163,8 @@ class BaseTrainer:
 
         Raises:
             signals.Stop: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
-            TrainingError: a bound on non-finite gradients or losses of None was exceeded.
+            TrainingError: a bound on non-finite gradients or losses of None was exceeded, or training ended in skipped
+                updates.
         """
         if not self.is_built:
             self.build()
@@ -210,6 +211,12 @@ class BaseTrainer:
                 self._boundary()
             while self.step < self.max_steps and self.state.stop_reason is None:
                 self._run_step()
+                if self.is_last_step and self.update_was_skipped():
+                    raise TrainingError(
+                        f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the gradient was "
+                        f"not finite ({self._last_losses()}). This state is not saved. Lower the learning rate or "
+                        "check the data."
+                    )
                 self._boundary()
         except signals.Interrupted:
             # Nothing of the next step had been computed: the state is that of the boundary before, but for a batch that
@@ -324,6 +331,16 @@ class BaseTrainer:
         if self._unsettled is not None:
             flag, self._unsettled = self._unsettled, None
             self._left_out() if flag.read() else self._updated()
+
+    def update_was_skipped(self) -> bool:
+        """Whether the last update was skipped, other than by a loss scaler in search of its scale. The state may be
+        broken then, and is not to be saved. The same on all ranks, which must all call it; it waits for the device."""
+        self.settle()
+        scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
+        if not self.state.skipped_in_row or not scales:
+            return bool(self.state.skipped_in_row)
+        is_finite = all(bool(loss.isfinite()) for loss in self.step_info.get("loss", ()))
+        return bool(maximum(not is_finite))
 
     def _updated(self) -> None:
         self.state.skipped_in_row = 0
