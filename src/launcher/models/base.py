@@ -12,15 +12,13 @@ Records = dict[str, torch.Tensor | float]
 class Model(nn.Module, ABC):
     """A module that gives its own loss.
 
-    The constructor builds modules only. It may run on the meta device, where tensors have shapes and no memory; a
-    strategy then gives them memory (unset values) and calls `init_weights()`, once, before training. It calls it as
-    well where the constructor ran on a real device.
+    The constructor may run on the meta device, where tensors have shapes and no memory. A strategy then allocates
+    memory and calls `init_weights()`. It calls it also if the constructor ran on a real device.
 
-    A model that comes with weights of its own (pretrained ones) builds them on a real device even inside a meta
-    context, and its `init_weights()` leaves them as they are. So a strategy that shards tells the two apart by looking
-    for meta tensors, and asks nothing else.
+    A model with pretrained weights loads them onto a real device, even inside a meta context, and its `init_weights()`
+    does not change them.
 
-    A plain `nn.Module` with this `forward` works too, wherever the model fits a device whole.
+    A plain `nn.Module` with this `forward` works too, if the whole model fits on a device.
     """
 
     @abstractmethod

@@ -18,7 +18,7 @@ class Supervised(Model):
             target [B, ...]; "mse" and "bce" (binary cross entropy, predictions before the sigmoid): predictions and
             target of the same shape, where a last axis of 1 may be left out of the target.
     Raises:
-        ConfigError: `module` is no module, or cannot be built without memory although the strategy does so.
+        ConfigError: `module` is not a `torch.nn.Module`.
     """
 
     def __init__(self, module: nn.Module, loss: Literal["cross_entropy", "mse", "bce"] = "cross_entropy"):
@@ -30,13 +30,6 @@ class Supervised(Model):
             )
         self.module = module
         self.loss = loss
-        self._built_without_memory = any(p.is_meta for p in module.parameters())
-        if self._built_without_memory and (stuck := _not_redrawable(module)):
-            raise ConfigError(
-                f"model.module={type(module).__name__}: this strategy builds it without memory, and {stuck} has no "
-                "reset_parameters() to draw its weights later; give it (or the whole module an init_weights()), or "
-                "take strategy=ddp."
-            )
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
         """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce.
@@ -64,15 +57,10 @@ class Supervised(Model):
         return loss, {"accuracy": ((output.detach() > 0) == (target > 0.5)).float().mean()}
 
     def init_weights(self) -> None:
-        """The module's own `init_weights()` if it has one. Else what its constructor drew (or loaded) stays, and
-        where it could not draw, each part's `reset_parameters()` does."""
+        """The module's own `init_weights()`, if it has one; otherwise its weights are those of its constructor."""
         own = getattr(self.module, "init_weights", None)
         if callable(own):
             own()
-        elif self._built_without_memory:
-            for part in self.module.modules():
-                if callable(reset := getattr(part, "reset_parameters", None)):
-                    reset()
 
     def shard_units(self) -> list[nn.Module]:
         """The module's own, or the members of its longest list of modules (`nn.ModuleList`, `nn.Sequential`)."""
@@ -87,14 +75,3 @@ def longest_list(module: nn.Module) -> list[nn.Module]:
     lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
     members = ([one for one in part if any(True for _ in one.parameters())] for part in lists)
     return max(members, key=len, default=[])
-
-
-def _not_redrawable(module: nn.Module) -> str | None:
-    """Name of the first part that owns a parameter or buffer and cannot draw it anew."""
-    if callable(getattr(module, "init_weights", None)):
-        return None
-    for name, part in module.named_modules():
-        owns = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-        if owns and not callable(getattr(part, "reset_parameters", None)):
-            return name or type(part).__name__
-    return None

@@ -99,8 +99,8 @@ class Strategy(ABC):
             ConfigError: the device, the precision or the number of ranks cannot be had.
         """
 
-    def init_context(self) -> AbstractContextManager[Any]:
-        """What a model is built in: its device, or the meta device where the strategy materialises it later."""
+    def init_context(self) -> torch.device:
+        """Where a model's constructor runs: on its device, or on the meta device if that saves memory or time."""
         return self.device
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -11,13 +12,14 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.run import ranks
+from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.first_weights import META, draw, outline, same_draws
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import copy_piece
 from launcher.strategies.step import StepPlan
 from launcher.strategies.units import shard_units
-from launcher.strategies.weights import draw
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
@@ -97,8 +99,8 @@ class FsdpStrategy(NativeStrategy):
             self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
         return self.device
 
-    def init_context(self) -> AbstractContextManager[Any]:
-        return torch.device("meta")
+    def init_context(self) -> torch.device:
+        return META
 
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
@@ -107,7 +109,8 @@ class FsdpStrategy(NativeStrategy):
             model = self.make_model(build_model)
             self._shard(model)
         else:
-            model = self._from_host(build_model)
+            with same_draws():
+                model = self._from_host(build_model)
         # only now: sharding has put other parameters in the place of those that the model was built with
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         return self.model, self.optimizer
@@ -145,13 +148,12 @@ class FsdpStrategy(NativeStrategy):
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
         """Sharded memory first; then the tensors one by one from rank 0, whose host alone has the whole model."""
-        with torch.device("meta"):
-            model = build_model()
-        if not hasattr(model, "init_weights"):
-            raise ConfigError(
-                f"strategy.init=host: {type(model).__name__} has no init_weights() to draw its weights with; take "
-                "strategy.init=device."
-            )
+        start = rng_state()
+        model = outline(build_model)
+        restore_rng(start)
+        if model is None:
+            model = draw(build_model, torch.device("cpu"), torch.device("cpu"))
+            restore_rng(start)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
         ties = _ties(model)
@@ -163,12 +165,13 @@ class FsdpStrategy(NativeStrategy):
                 module._buffers[name] = None if buffer is None else buffer.to(self.device)
         source: dict[str, torch.Tensor] = {}
         if self.ranks.is_main:
-            source = _all_tensors(draw(build_model, torch.device("meta"), torch.device("cpu")))
-        for name, tensor in _all_tensors(model).items():
+            drawn = draw(build_model, META, torch.device("cpu"))
+            source = {**dict(drawn.named_parameters()), **dict(drawn.named_buffers(remove_duplicate=False))}
+        for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             if self.ranks.is_main:
                 full.copy_(source[name])
-            dist.broadcast(full, 0)
+            dist.broadcast(full.reshape(-1).view(torch.uint8), 0)  # gloo does not take every dtype
             copy_piece(tensor, full)
         return model
 
@@ -191,11 +194,6 @@ class FsdpStrategy(NativeStrategy):
             self._syncs = enabled
             self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return NULL
-
-
-def _all_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and all buffers, those that no checkpoint has too."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 Slot = tuple[nn.Module, str]

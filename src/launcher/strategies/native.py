@@ -13,11 +13,12 @@ from launcher.run import ranks
 from launcher.run.device import get_device
 from launcher.run.ranks import Ranks
 from launcher.strategies.base import Part, Saved, Snapshot, Strategy
+from launcher.strategies.first_weights import build
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import owned, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
-from launcher.strategies.weights import build, load_model_tensors, model_tensors
+from launcher.strategies.weights import load_model_tensors, model_tensors
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 

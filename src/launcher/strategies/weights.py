@@ -1,15 +1,9 @@
 """A model's tensors by name, whatever it is wrapped in."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
-
 import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.run import ranks
-from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.base import Saved
 from launcher.strategies.sharded import read_into
 
@@ -72,80 +66,3 @@ def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, pre
     if strict and problems:
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
     return problems
-
-
-def initialise(model: nn.Module, device: torch.device) -> None:
-    """Bring a freshly built model to its device and let it draw its weights.
-
-    A module built on the meta device gets memory first; one without `init_weights` keeps what its constructor drew,
-    which a meta device cannot give.
-
-    Raises:
-        TrainingError: the model is on the meta device and has no `init_weights`.
-    """
-    on_meta = any(tensor.is_meta for tensor in model.state_dict().values())
-    init_weights = getattr(model, "init_weights", None)
-    if on_meta and init_weights is None:
-        raise TrainingError(f"{type(model).__name__} was built without memory and has no init_weights() to fill it.")
-    model.to(device) if not on_meta else materialise(model, device)
-    if init_weights is not None:
-        init_weights()
-
-
-def materialise(model: nn.Module, device: torch.device) -> None:
-    """Give the tensors of a model built on the meta device memory, values unset. As `to_empty`, but what was one
-    parameter under two names stays one."""
-    made: dict[int, Any] = {}
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is None or (not tensor.is_meta and tensor.device == device):
-                    continue
-                if id(tensor) not in made:
-                    data = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach().to(device)
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
-                    made[-id(tensor)] = tensor  # alive, so that no other gets its id
-                tensors[name] = made[id(tensor)]
-
-
-def build(
-    build_model: Callable[[], nn.Module], context: AbstractContextManager[Any], device: torch.device
-) -> nn.Module:
-    """Build a model in `context` and let it draw its weights on `device`.
-
-    They are the same on every rank, at every world size, and whether the context is the meta device or not: all draw
-    with rank 0's generators, and `init_weights` begins where the constructor began, whose own draws it overwrites.
-
-    Raises:
-        TrainingError: see `initialise`.
-    """
-    with same_draws():
-        return draw(build_model, context, device)
-
-
-def draw(build_model: Callable[[], nn.Module], context: AbstractContextManager[Any], device: torch.device) -> nn.Module:
-    """As `build`, with this rank's own generators."""
-    start = rng_state()
-    with context:
-        model = build_model()
-    if hasattr(model, "init_weights"):
-        restore_rng(start)
-    elif any(tensor.is_meta for tensor in model.state_dict().values()):
-        restore_rng(start)
-        with device:  # it has no way to fill memory later, so its constructor must draw
-            model = build_model()
-    initialise(model, device)
-    return model
-
-
-@contextmanager
-def same_draws() -> Iterator[None]:
-    """Inside, every rank draws rank 0's random numbers. Ranks other than 0 go on afterwards as if nothing had been."""
-    own = rng_state()
-    restore_rng(ranks.broadcast(own))
-    try:
-        yield
-    finally:
-        if ranks.rank() != 0:
-            restore_rng(own)

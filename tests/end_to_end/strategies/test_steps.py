@@ -73,9 +73,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     tasks["none loss"] = "none_loss", {"folder": str(folder / "none"), "overrides": DDP}
     tasks["uneven"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 4]}
     tasks["uneven stopped"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 9], "stop": True}
-    for name, overrides in {"fsdp": FSDP, "ddp": DDP, "host": SAME["drawn on the host"]}.items():
-        tasks[f"weights {name}"] = "initial_weights", {"overrides": overrides}
-    tasks["weights mlp"] = "initial_weights", {"overrides": [*FSDP, "digits"]}
     for name, overrides in PARTS.items():
         tasks[f"part {name}"] = "train", {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]}
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
@@ -85,9 +82,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("alone")
     tasks = {
-        "weights": ("initial_weights", {"overrides": NONE}),
-        "weights fsdp": ("initial_weights", {"overrides": FSDP}),
-        "weights mlp": ("initial_weights", {"overrides": [*NONE, "digits"]}),
         "plain": ("train", {"folder": str(folder / "a"), "overrides": [*NONE, *DROPOUT]}),
         "recompute": (
             "train",
@@ -134,18 +128,6 @@ def test_what_does_not_go_together_is_refused(alone: dict[str, Any], overrides: 
     (sentence,) = alone["refused"][REFUSED.index(overrides)]
     assert sentence.startswith(overrides[-1].removeprefix("+"))
     assert "; take " in sentence
-
-
-@pytest.mark.parametrize("name", ["weights fsdp", "weights ddp", "weights host"])
-def test_the_first_weights_are_the_same_everywhere(
-    found: dict[str, list[Any]], alone: dict[str, Any], name: str
-) -> None:
-    main, other = found[name]
-    assert main["weights"] == alone["weights"]["weights"] == alone["weights fsdp"]["weights"]
-    assert main["buffers"] == other["buffers"]
-    assert main["next"] == alone["weights"]["next"] == alone["weights fsdp"]["next"], "as if it had been alone"
-    assert other["next"] != main["next"], "ranks draw the same dropout"
-    assert found["weights mlp"][0]["weights"] == alone["weights mlp"]["weights"]
 
 
 @pytest.mark.parametrize("name", OVERFLOW)

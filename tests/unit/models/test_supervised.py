@@ -7,17 +7,6 @@ from launcher.errors import ConfigError
 from launcher.models.supervised import Supervised
 
 
-class Shift(nn.Module):
-    """A parameter that cannot be drawn anew."""
-
-    def __init__(self):
-        super().__init__()
-        self.shift = nn.Parameter(torch.full((3,), 5.0))
-
-    def forward(self, x):
-        return x + self.shift
-
-
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -70,26 +59,6 @@ def test_what_the_constructor_drew_stays():
     model.init_weights()
     expected = network().state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.module.state_dict().items())
-
-
-def test_built_without_memory_it_is_drawn_by_reset_parameters():
-    with torch.device("meta"):
-        model = Supervised(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
-    model.to_empty(device="cpu")
-    for tensor in [*model.parameters(), *model.buffers()]:
-        tensor.data.fill_(99)
-    torch.manual_seed(0)
-    model.init_weights()
-    assert model.module[0].weight.abs().max() <= 0.5  # torch's Linear: uniform within 1 / sqrt(4)
-    assert (model.module[1].running_mean == 0).all() and (model.module[1].running_var == 1).all()
-
-
-def test_built_without_memory_and_not_to_be_drawn_is_refused():
-    with torch.device("meta"), pytest.raises(ConfigError, match=r"model\.module=Sequential.*1 has no reset_parameters"):
-        Supervised(nn.Sequential(nn.Linear(4, 3), Shift()))
-    model = Supervised(Shift())
-    model.init_weights()
-    assert (model.module.shift == 5).all()
 
 
 def test_the_modules_own_init_weights_and_shard_units_are_used():

@@ -11,7 +11,7 @@ from launcher.models.gpt import GPT
 from launcher.strategies.auto import auto
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.units import shard_units
-from launcher.strategies.weights import materialise
+from launcher.strategies.first_weights import materialise
 
 
 class Tied(nn.Module):

@@ -1,0 +1,108 @@
+"""A model's first weights: those of `strategy=none`, under every strategy and on any number of ranks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.run import ranks
+from launcher.run.rng import restore_rng, rng_state
+
+META = torch.device("meta")
+UNSET = 0xFF
+"""Each byte of memory that has not been written: NaN in every floating-point format, -1 in signed integers."""
+
+
+def build(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
+    """`draw` with rank 0's random numbers, so that all ranks have the same weights."""
+    with same_draws():
+        return draw(build_model, build_on, device)
+
+
+def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
+    """Build a model and draw its weights on `device`.
+
+    `init_weights()`, where the model has it, starts from the random state that the constructor started from. What a
+    constructor computes is lost on the meta device. So a model built there is kept only if its `init_weights()` sets
+    every tensor; otherwise it is built again, on `device`.
+    """
+    start = rng_state()
+    if build_on == META:
+        model = outline(build_model)
+        restore_rng(start)
+        if model is not None and _is_set_by_init_weights(model, device):
+            return model
+        restore_rng(start)
+    with device:
+        model = build_model()
+    model.to(device)
+    if hasattr(model, "init_weights"):
+        restore_rng(start)
+        model.init_weights()  # type: ignore[operator]
+    return model
+
+
+def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
+    """The model on the meta device: its modules and shapes. None: its constructor needs values."""
+    try:
+        with META:
+            model = build_model()
+    except Exception:
+        return None  # a mistake of another kind is raised when the model is built on a real device
+    values = (value for module in model.modules() for value in vars(module).values())
+    has_unregistered = any(isinstance(value, torch.Tensor) and value.is_meta for value in values)
+    return None if has_unregistered else model
+
+
+def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
+    """Give a model built on the meta device memory, call its `init_weights()`, and check what that has set."""
+    if not hasattr(model, "init_weights"):
+        return False
+    materialise(model, device)
+    model.init_weights()  # type: ignore[operator]
+    return not any(_has_unset(tensor.detach()) for tensor in chain(model.parameters(), model.buffers()))
+
+
+def _has_unset(tensor: torch.Tensor) -> bool:
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool((tensor.float() if tensor.element_size() == 1 else tensor).isnan().any())
+    each = tensor.contiguous().reshape(-1).view(torch.uint8).view(tensor.numel(), tensor.element_size())
+    return bool((each == UNSET).all(1).any())
+
+
+def materialise(model: nn.Module, device: torch.device) -> None:
+    """Give the tensors of a model built on the meta device memory with `UNSET` bytes. Unlike `to_empty`, a parameter
+    with two names stays one."""
+    made: dict[int, Any] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or (not tensor.is_meta and tensor.device == device):
+                    continue
+                if id(tensor) not in made:
+                    data = _unset_like(tensor, device) if tensor.is_meta else tensor.detach().to(device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+                    made[-id(tensor)] = tensor  # alive, so that no other gets its id
+                tensors[name] = made[id(tensor)]
+
+
+def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    made = torch.empty_like(tensor, device=device, requires_grad=False)
+    made.untyped_storage().fill_(UNSET)
+    return made
+
+
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """Inside, every rank draws rank 0's random numbers. Afterwards the other ranks' own numbers continue as before."""
+    own = rng_state()
+    restore_rng(ranks.broadcast(own))
+    try:
+        yield
+    finally:
+        if ranks.rank() != 0:
+            restore_rng(own)

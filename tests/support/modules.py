@@ -1,0 +1,124 @@
+"""Modules whose first weights only their constructor knows, as users write them."""
+
+import random
+
+import torch
+from torch import Tensor, nn
+
+
+class Base(nn.Module):
+    """64 pixels to 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(x).tanh())
+
+
+class Loaded(Base):
+    """Weights from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        with torch.device("cpu"):
+            stored = {name: torch.randn(p.shape, generator=generator) for name, p in self.named_parameters()}
+        self.load_state_dict(stored)
+
+
+class Drawn(Base):
+    """`nn.init` in the constructor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.normal_(self.hidden.weight, std=3.0)
+        nn.init.constant_(self.out.bias, 1.5)
+
+
+class Scaled(Base):
+    """A buffer, which `reset_parameters()` of a Linear does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(super().forward(x))
+
+
+class Scale(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(10, 10)
+        self.register_buffer("scale", torch.full((10,), 2.0))
+        self.register_buffer("shift", torch.arange(10), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale + self.shift
+
+
+class Tied(nn.Module):
+    """One matrix in two places, by assignment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.second(self.first(x).tanh()))
+
+
+class Swapped(nn.Module):
+    """Registered in another order than drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        out = nn.Linear(16, 10)
+        self.hidden = nn.Linear(64, 16)
+        self.out = out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(x).tanh())
+
+
+class Partly(Base):
+    """An `init_weights` of the tutorials' kind: called by the constructor, and of some weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        nn.init.uniform_(self.out.weight, -0.5, 0.5)
+
+
+class Rescaled(Base):
+    """An `init_weights` that changes what the constructor drew."""
+
+    def init_weights(self) -> None:
+        with torch.no_grad():
+            self.out.weight.mul_(3)
+
+
+class Counting(Base):
+    """A constructor that cannot run on the meta device, draws Python's numbers, and keeps a tensor unregistered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0.5, 1, 2)]
+        self.factor = torch.full((10,), random.random())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.rates[0] * self.factor
+
+
+class OnMeta(Base):
+    """One that says how to be built on the meta device: `init_weights` draws all of it."""
+
+    def init_weights(self) -> None:
+        for linear in (self.hidden, self.out):
+            nn.init.normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
