@@ -92,7 +92,7 @@ def materialise(model: nn.Module, device: torch.device) -> None:
 
 def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     made = torch.empty_like(tensor, device=device, requires_grad=False)
-    made.untyped_storage().fill_(UNSET)
+    made.untyped_storage().fill_(UNSET)  # type: ignore[attr-defined]
     return made
 
 
