@@ -92,7 +92,7 @@ sys.meta_path.insert(0, Finder())
 def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
     monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
-    stopped = launch(tmp_path / "outputs", *COMMON, *DIGITS)
+    stopped = launch(tmp_path / "outputs", *COMMON, *DIGITS, real=True)
     assert stopped.returncode == 128 + signal.SIGTERM and "Traceback" not in stopped.output, stopped.output
     now = record(tmp_path / "outputs")
     assert (now["state"], now["step"]) == ("preempted", 0)
@@ -107,7 +107,7 @@ def test_a_signal_while_the_model_is_compiled(tmp_path: Path) -> None:
 
 def test_a_signal_from_outside(tmp_path: Path) -> None:
     command = (*DIGITS, "trainer.max_steps=100000", "hooks.progress.interval=5")
-    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT)
+    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT, real=True)
     assert stopped.returncode == 130, stopped.output
     assert "Traceback" not in stopped.output
     again = interrupt(tmp_path, *command, at="Training from step", signum=signal.SIGUSR1)

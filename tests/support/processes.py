@@ -2,29 +2,23 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from support import python
 from support.runner import ENVIRONMENT
 
 
 class Command:
-    """`python -m launcher ...` in a session of its own; killed at the end of the `with` if it is still there."""
+    """`python -m launcher ...` in its own session, killed at the end of the `with` if it has not ended."""
 
-    def __init__(self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 100):
-        self.process = subprocess.Popen(
-            [sys.executable, *start, *arguments],
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(
+        self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 100, real: bool = False
+    ):
+        self.process = python.start(*start, *arguments, env=ENVIRONMENT, real=real)
         self.pid = self.process.pid
         self.output = ""
         self._watchdog = threading.Timer(timeout, self.kill)

@@ -1,10 +1,10 @@
 """A user's project, and the command line as they type it."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 from launcher.cli import main
+from support import python
 
 PACKAGE = '''
 from launcher.errors import ConfigError
@@ -59,8 +59,7 @@ def write_project(folder: Path, package: str = "my_package") -> Path:
 
 def launcher(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`python -m launcher ...` in a folder."""
-    command = [sys.executable, "-m", "launcher", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return python.run("-m", "launcher", *arguments, cwd=cwd)
 
 
 def exit_code(*arguments: str) -> int:

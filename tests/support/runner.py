@@ -4,14 +4,13 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.store import CheckpointStore
+from support import python
 from support.paths import TESTS
 
 ENVIRONMENT = {
@@ -30,9 +29,11 @@ class Outcome:
     output: str
 
 
-def launch(outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 120) -> Outcome:
+def launch(
+    outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 120, real: bool = False
+) -> Outcome:
     """Run to the end."""
-    return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout)
+    return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout, real=real)
 
 
 def interrupt(
@@ -40,20 +41,12 @@ def interrupt(
     *overrides: str,
     at: str | None,
     signum: int = signal.SIGTERM,
-    whole_group: bool = True,
     module: str = "launcher",
     timeout: float = 120,
+    real: bool = False,
 ) -> Outcome:
-    """Run, and send a signal once a line with `at` has been printed (None: never)."""
-    command = [sys.executable, "-m", module, f"paths.outputs={outputs}", *overrides]
-    process = subprocess.Popen(
-        command,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    """Run, and send a signal to the whole group once a line with `at` has been printed (None: never)."""
+    process = python.start("-m", module, f"paths.outputs={outputs}", *overrides, env=ENVIRONMENT, real=real)
     assert process.stdout is not None
     watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
     watchdog.start()
@@ -62,13 +55,13 @@ def interrupt(
         for line in process.stdout:
             lines.append(line)
             if at is not None and at in line:
-                os.killpg(process.pid, signum) if whole_group else os.kill(process.pid, signum)
+                os.killpg(process.pid, signum)
                 at = None
         process.wait()
     finally:
         watchdog.cancel()
         process.stdout.close()
-    return Outcome(process.returncode, "".join(lines))
+    return Outcome(process.wait(), "".join(lines))
 
 
 def stop_at(step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True) -> list[str]:

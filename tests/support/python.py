@@ -1,0 +1,176 @@
+"""`python ...` as a user types it, forked from a process that has imported torch where that is possible."""
+
+import atexit
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from support.fork_server import NUMBER
+from support.paths import TESTS
+
+CAN_FORK = sys.platform == "linux"
+
+
+def start(
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.STDOUT,
+    new_session: bool = True,
+    pass_fds: tuple[int, ...] = (),
+    preloaded: tuple[str, ...] = (),
+    real: bool = False,
+) -> "Forked | subprocess.Popen[str]":
+    """Start `python <words>`, where the words begin with `-m`, `-c` or a script.
+
+    Args:
+        env: as for `subprocess.Popen`, and so are cwd, stdout, stderr and pass_fds.
+        preloaded: modules that the process may find imported, beside torch.
+        real: a new interpreter. Needed where imports, the interpreter's options or its hash seed are the point.
+    """
+    environment = dict(os.environ if env is None else env)
+    if real or not CAN_FORK:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=new_session,
+            text=True,
+        )
+    kind, what, *arguments = words if words[0] in ("-m", "-c") else ("", *words)
+    request = {
+        "program": (kind, what, arguments),
+        "env": environment,
+        "cwd": str(Path(cwd or ".").resolve()),
+        "new_session": new_session,
+        "pass_fds": pass_fds,
+    }
+    return Forked(words, request, stdout, stderr, _server(preloaded))
+
+
+def run(
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 120,
+    check: bool = False,
+    real: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end; killed with all of its session after `timeout` seconds."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = start(*words, env=env, cwd=cwd, stdout=stdout, stderr=stderr, real=real)
+        try:
+            process.wait(timeout)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        assert process.returncode is not None
+        done = subprocess.CompletedProcess(words, process.returncode, stdout.read(), stderr.read())
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+class Forked:
+    """What the tests use of `subprocess.Popen`, for a process that the server forks."""
+
+    def __init__(self, args: tuple[str, ...], request: dict[str, Any], stdout: Any, stderr: Any, server: socket.socket):
+        self.args = args
+        self.returncode: int | None = None
+        ours: list[int] = []
+        self.stdout, output = _output(stdout, ours)
+        self.stderr, errors = (None, output) if stderr == subprocess.STDOUT else _output(stderr, ours)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        self._status, status = os.pipe()
+        files = [status, nothing, output, errors, *request["pass_fds"]]
+        socket.send_fds(server, [json.dumps(request).encode()], files)
+        for fd in (status, nothing, *ours):
+            os.close(fd)
+        pid = self._number()
+        if pid is None:
+            raise RuntimeError("the fork server has ended")
+        self.pid = pid
+
+    def _number(self) -> int | None:
+        data = os.read(self._status, NUMBER.size)
+        return NUMBER.unpack(data)[0] if data else None
+
+    def poll(self) -> int | None:
+        return self._ended_within(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended_within(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def _ended_within(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+            self.returncode = self._number()
+            os.close(self._status)
+            if self.returncode is None:
+                raise RuntimeError("the fork server has ended")
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Its output, where not both streams are pipes of their own."""
+        texts = [stream.read() if stream is not None else "" for stream in (self.stdout, self.stderr)]
+        self.wait(timeout)
+        return texts[0], texts[1]
+
+
+def _output(where: Any, ours: list[int]) -> tuple[IO[str] | None, int]:
+    """Our end of a stream, if it is a pipe, and the child's."""
+    if where == subprocess.PIPE:
+        reading, writing = os.pipe()
+        ours.append(writing)
+        return open(reading), writing
+    if where == subprocess.DEVNULL:
+        ours.append(os.open(os.devnull, os.O_WRONLY))
+        return None, ours[-1]
+    return None, where if isinstance(where, int) else where.fileno()
+
+
+@functools.cache
+def _server(preloaded: tuple[str, ...]) -> socket.socket:
+    """One for each process of pytest; it ends when that one does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.fork_server", str(theirs.fileno()), *preloaded],
+        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+        cwd=TESTS,
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    theirs.close()
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # the last one is called first
+    return ours
