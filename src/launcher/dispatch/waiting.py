@@ -10,7 +10,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from launcher.dispatch.submitted import Run, result
 from launcher.run import signals
 from launcher.run.logs import console
-from launcher.runs import find, listing, show
+from launcher.runs import find, listing
 from launcher.slurm import scheduler
 
 Queue = dict[str, scheduler.QueuedJob] | None
@@ -35,7 +35,7 @@ def wait_for(runs: Sequence[Run], sleep: Callable[[float], None] = time.sleep) -
     missing: dict[str, int] = {}
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            found = [find.Run.read(run.folder.path) for run in runs]
+            found = [find.StoredRun.read(run.folder.path) for run in runs]
             queue = scheduler.queue()
             find.join_queue(found, queue)
             if sys.stdout.isatty():
@@ -51,7 +51,7 @@ def wait_for(runs: Sequence[Run], sleep: Callable[[float], None] = time.sleep) -
     return [_result(run, one) for run, one in zip(runs, found, strict=True)]
 
 
-def _is_open(run: Run, found: find.Run, queue: Queue, missing: dict[str, int]) -> bool:
+def _is_open(run: Run, found: find.StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
     """Whether a run may still change. What its record says is not final while its job is in the queue; and a job that
     a node failed under (NODE_FAIL) may be on its way back to the queue."""
     if found.state == "completed":
@@ -63,16 +63,13 @@ def _is_open(run: Run, found: find.Run, queue: Queue, missing: dict[str, int]) -
     return missing[run.label] < (1 if found.state in ENDED else GONE_LOOKS) or found.state == "running"
 
 
-def _result(run: Run, found: find.Run) -> JobReturn:
+def _result(run: Run, found: find.StoredRun) -> JobReturn:
     if found.state == "completed":
         return result(run, JobStatus.COMPLETED, newest_metrics(found))
     reason = (found.attempts[-1].get("reason") if found.attempts else None) or f"see {found.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{found.state}: {reason}"))
 
 
-def newest_metrics(run: find.Run) -> dict[str, Any]:
+def newest_metrics(run: find.StoredRun) -> dict[str, Any]:
     """The newest value of each metric, by name."""
-    newest: dict[str, Any] = {}
-    for line in show.tail(run.folder.metrics_path):
-        newest |= {key: value for key, value in line.items() if "/" in key}
-    return newest
+    return {key: value for key, (value, _) in run.metrics.items()}

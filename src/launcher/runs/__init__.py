@@ -1,1 +1,1 @@
-"""`python -m launcher.runs`: what runs there are, and how they stand. Only `digest` needs torch."""
+"""`python -m launcher.runs`: list runs, look at them, and act on them. Only `digest` imports torch."""

@@ -1,4 +1,4 @@
-"""The command line of `python -m launcher.runs`. A verb is one module: its parser, and what it does."""
+"""The command line of `python -m launcher.runs`. Each verb is a module with `add_arguments` and `run`."""
 
 import argparse
 import os
@@ -9,27 +9,42 @@ from typing import NoReturn
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.runs import cancel, digest, list_checkpoints, listing, logs, retry, show, verify
+from launcher.runs import (
+    cancel,
+    digest,
+    evaluate,
+    export,
+    list_checkpoints,
+    listing,
+    logs,
+    resume,
+    retry,
+    show,
+    verify,
+)
+from launcher.runs.filters import is_condition
+from launcher.runs.find import RUN_HELP
 
 VERBS = {
-    "list": listing, "show": show, "logs": logs, "cancel": cancel, "retry": retry,
+    "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export,
+    "cancel": cancel, "retry": retry,
     "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
 }  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are a sentence, not a page of usage."""
+    """An argument parser whose errors are one sentence, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help.")
 
 
 def build_parser() -> Parser:
-    """The parser of all verbs. `--outputs` is understood before and after the verb."""
+    """The parser of all verbs. `--outputs` may be before or after the verb."""
     parser = Parser(
         prog="python -m launcher.runs",
-        description="What runs there are, and how they stand. Without a verb: list.",
-        epilog="A RUN is an id, the beginning of one, a name that one run has, name/id, or a folder.",
+        description="Look at runs and act on them. Without a verb: list.",
+        epilog=f"A RUN is {RUN_HELP}.",
     )
     add_outputs(parser, default=Path("outputs"))
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
@@ -43,12 +58,12 @@ def build_parser() -> Parser:
 
 def add_outputs(parser: argparse.ArgumentParser, default: Path | str) -> None:
     parser.add_argument(
-        "--outputs", type=Path, default=default, metavar="DIR", help="where the runs lie (default: outputs)"
+        "--outputs", type=Path, default=default, metavar="DIR", help="the folder of the runs (default: outputs)"
     )
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """The command line with `list` put in where no verb stands: `runs`, `runs --json`, `runs model=mlp`.
+    """The command line with the verb `list` where it has none: `runs`, `runs --json`, `runs model=mlp`.
 
     Raises:
         ConfigError: the first word is neither a verb nor a filter.
@@ -59,8 +74,8 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
     rest = arguments[position:]
     if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
         return list(arguments)
-    if rest and not rest[0].startswith("-") and "=" not in rest[0]:
-        raise ConfigError(f"'{rest[0]}': is not one of the verbs {', '.join(VERBS)}{hint(rest[0], VERBS)}")
+    if rest and not rest[0].startswith("-") and not is_condition(rest[0]):
+        raise ConfigError(f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)}{hint(rest[0], VERBS)}")
     return [*arguments[:position], "list", *rest]
 
 
@@ -74,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(*error.sentences, sep="\n", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A hash of a run's weights: runs with the same weights have the same digest, however they were saved."""
+"""Hash the weights of runs: equal weights have equal digests, however they were saved."""
 
 import argparse
 from pathlib import Path
@@ -7,13 +7,11 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, verify
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.runs.find import Run, find_run
+from launcher.runs.find import RUN_HELP, StoredRun, find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="an id, the beginning of one, a name, name/id, or a folder"
-    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     parser.add_argument(
         "--checkpoint",
         default="latest",
@@ -35,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def checkpoint_path(run: Run, which: str) -> Path:
+def checkpoint_path(run: StoredRun, which: str) -> Path:
     """The folder of a run's checkpoint. Raises ConfigError naming those there are."""
     store = CheckpointStore(run.folder.checkpoints)
     steps = store.steps()

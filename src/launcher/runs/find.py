@@ -1,4 +1,4 @@
-"""Runs on disk: which there are, and which one is meant."""
+"""Runs on disk: which exist, and which one a word names."""
 
 import json
 import os
@@ -15,26 +15,29 @@ from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.lock import is_held
 from launcher.run.record import read_record
+from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
 from launcher.slurm.submission import ticket
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+RUN_HELP = "an id, the beginning of an id, a name, name/id, or a folder"
+
 
 @dataclass
-class Run:
-    """A run as its folder tells of it. `record` is empty if run.json cannot be read."""
+class StoredRun:
+    """A run as its folder describes it. `record` is empty if run.json cannot be read."""
 
     folder: RunFolder
     record: dict[str, Any]
     job: QueuedJob | None = None
-    """Its job in SLURM's queue, where `join_queue` found one."""
+    """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
-    """SLURM has been asked, so that a run without a job has none."""
+    """True once SLURM was asked: a run without a job then has none."""
 
     @classmethod
-    def read(cls, path: Path) -> "Run":
+    def read(cls, path: Path) -> "StoredRun":
         folder = RunFolder(path)
         try:
             return cls(folder, read_record(folder.record_path))
@@ -49,12 +52,16 @@ class Run:
     def name(self) -> str:
         return str(self.record.get("name") or self.folder.path.parent.name)
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.id}"
+
     @cached_property
     def state(self) -> str:
-        """What run.json says, and the processes and SLURM's queue bear out.
+        """The state in run.json, corrected by the run's lock and SLURM's queue.
 
-        `stale` is a run that says running or queued while nothing is there that would go on with it; `damaged` one
-        without a readable record. A preempted run whose job waits in the queue is still `preempted`.
+        `stale`: run.json says running or queued, but no process holds the run and no job of it is in the queue.
+        `damaged`: run.json cannot be read. A preempted run whose job is in the queue is still `preempted`.
         """
         if not self.record:
             return "damaged"
@@ -67,14 +74,14 @@ class Run:
 
     @property
     def job_id(self) -> str | None:
-        """The newest SLURM job that had to do with it."""
+        """The run's newest SLURM job."""
         last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
-        found = ticket(self.folder).get("job_id")
-        return str(found or last) if found or last else None
+        newest = ticket(self.folder).get("job_id") or last
+        return str(newest) if newest else None
 
     @property
     def waits_for(self) -> str | None:
-        """Why its job does not run yet, in SLURM's word (Resources, Priority, BeginTime)."""
+        """Why its job does not run yet, as SLURM names it: Resources, Priority, BeginTime."""
         return self.job.reason if self.job is not None and self.job.is_pending else None
 
     @property
@@ -89,6 +96,11 @@ class Run:
         return list(self.record.get("attempts", []))
 
     @property
+    def started(self) -> str:
+        """When the first attempt started, as run.json has it; empty if there was none."""
+        return str(self.attempts[0].get("started") or "") if self.attempts else ""
+
+    @property
     def updated(self) -> float | None:
         """When its record was last written, in seconds since the epoch."""
         try:
@@ -96,32 +108,51 @@ class Run:
         except OSError:
             return None
 
+    @property
+    def best(self) -> dict[str, Any]:
+        """`metric`, `value` and `step` of the best checkpoint; empty if there is none."""
+        best = self.record.get("best")
+        return best if isinstance(best, dict) else {}
+
+    @cached_property
+    def metrics(self) -> dict[str, Value]:
+        return newest_metrics(self.folder.metrics_path)
+
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration as the run saved it; empty if there is none to read."""
-        found = self._yaml("config.yaml")
-        return found if isinstance(found, dict) else {}
+        """The configuration that the run saved; empty if it cannot be read."""
+        config = self._yaml("config.yaml")
+        return config if isinstance(config, dict) else {}
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """The configuration by dotted keys, values as one would type them: {"optimizer.lr": "0.001"}."""
+        """The configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}."""
         return dict(flatten(self.config))
 
     @cached_property
     def overrides(self) -> list[str]:
-        """What was given on the command line."""
-        found = self._yaml("overrides.yaml")
-        return [str(item) for item in found] if isinstance(found, list) else []
+        """The overrides of the command line that started it."""
+        overrides = self._yaml("overrides.yaml")
+        return [str(item) for item in overrides] if isinstance(overrides, list) else []
 
     @cached_property
     def choices(self) -> dict[str, str]:
         """The option of each config group: {"model": "gpt", ...}."""
-        found: Any = self._yaml("hydra.yaml")
+        node: Any = self._yaml("hydra.yaml")
         for key in ("hydra", "runtime", "choices"):
-            found = found.get(key) if isinstance(found, dict) else None
-        if not isinstance(found, dict):
+            node = node.get(key) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
             return {}
-        return {str(group): written(option) for group, option in found.items()}
+        return {str(group): written(option) for group, option in node.items()}
+
+    @property
+    def config_dir(self) -> str | None:
+        """The folder that the command line named by --config-dir, if any."""
+        sources: Any = self._yaml("hydra.yaml")
+        for key in ("hydra", "runtime", "config_sources"):
+            sources = sources.get(key) if isinstance(sources, dict) else None
+        named = [source for source in sources or () if source.get("provider") == "command-line"]
+        return str(named[0]["path"]) if named else None
 
     def _yaml(self, name: str) -> Any:
         try:
@@ -130,15 +161,15 @@ class Run:
             return None
 
 
-def join_queue(runs: Iterable[Run], jobs: Mapping[str, QueuedJob] | None) -> None:
-    """Tell each run its job in SLURM's queue (see `scheduler.queue`); nothing where that is None."""
+def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
+    """Give each run its job in SLURM's queue (see `scheduler.queue`); None: the queue is not known."""
     for run in runs if jobs is not None else ():
         run.queue_known = True
         run.job = (jobs or {}).get(run.job_id or "")
         run.__dict__.pop("state", None)
 
 
-def ask_queue(runs: Iterable[Run]) -> None:
+def ask_queue(runs: Iterable[StoredRun]) -> None:
     """One call of squeue for all runs; none where no run has a job that could be in the queue."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.job_id]
     if open_runs:
@@ -147,12 +178,12 @@ def ask_queue(runs: Iterable[Run]) -> None:
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     """Dotted keys and values as text: `optimizer.lr`, `0.001`."""
-    for key, value in tree.items():
-        here = f"{path}.{key}" if path else str(key)
+    for name, value in tree.items():
+        key = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping) and value:
-            yield from flatten(value, here)
+            yield from flatten(value, key)
         else:
-            yield here, written(value)
+            yield key, written(value)
 
 
 def written(value: Any) -> str:
@@ -162,19 +193,14 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
-def find_runs(outputs: Path) -> list[Run]:
-    """All runs below a folder, the one that began first at the top."""
-    runs = [Run.read(path) for path in run_folders(outputs)]
-    return sorted(runs, key=lambda run: (began(run), str(run.folder.path)))
-
-
-def began(run: Run) -> str:
-    """When the first attempt started, as run.json has it; empty if there was none."""
-    return str(run.attempts[0].get("started") or "") if run.attempts else ""
+def find_runs(outputs: Path) -> list[StoredRun]:
+    """All runs below a folder, in the order in which they started."""
+    runs = [StoredRun.read(path) for path in run_folders(outputs)]
+    return sorted(runs, key=lambda run: (run.started, str(run.folder.path)))
 
 
 def run_folders(outputs: Path) -> Iterator[Path]:
-    """Folders that hold a run.json. A run is not searched further: it may have many files."""
+    """Folders with a run.json. Folders inside a run are not searched: a run may have many files."""
     for folder, names, files in os.walk(outputs):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if "run.json" in files:
@@ -182,28 +208,30 @@ def run_folders(outputs: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def find_run(wanted: str, outputs: Path) -> Run:
-    """The run that is meant by an id, the beginning of one, a name, name/id, or a folder.
+def find_run(word: str, outputs: Path) -> StoredRun:
+    """The run that an id, the beginning of an id, a name, name/id, or a folder names.
 
     Raises:
-        ConfigError: none or several are meant; it names the nearest.
+        ConfigError: the word names no run, or several; the sentence lists the nearest.
     """
-    given = Path(wanted).expanduser()
-    if (given / "run.json").is_file():
-        return Run.read(given)
+    folder = Path(word).expanduser()
+    if (folder / "run.json").is_file():
+        return StoredRun.read(folder)
     runs = find_runs(outputs)
-    matches = [run for run in runs if wanted in (run.id, f"{run.name}/{run.id}")]
-    matches = matches or [run for run in runs if run.name == wanted]
-    matches = matches or [run for run in runs if run.id.startswith(wanted)]
+    matches = (
+        [run for run in runs if word in (run.id, run.label)]
+        or [run for run in runs if run.name == word]
+        or [run for run in runs if run.id.startswith(word)]
+    )
     if len(matches) == 1:
         return matches[0]
     if matches:
-        some = ", ".join(f"{run.name}/{run.id}" for run in matches[:8])
+        some = ", ".join(run.label for run in matches[:8])
         more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
-        raise ConfigError(f"'{wanted}': {len(matches)} runs are meant by it, {some}{more}; give one's id.")
+        raise ConfigError(f"'{word}': names {len(matches)} runs, {some}{more}; give the id of one.")
     if not runs:
-        raise ConfigError(f"'{wanted}': there are no runs in {outputs}; say where they lie with --outputs=DIR.")
+        raise ConfigError(f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR.")
     names = {run.name for run in runs}
-    near = nearest(wanted, {run.id for run in runs} | names | {f"{run.name}/{run.id}" for run in runs})
-    known = f" Names there: {', '.join(sorted(names)[:8])}." if near is None else ""
-    raise ConfigError(f"'{wanted}': is no run in {outputs}{hint(wanted, [near] if near else [])}{known}")
+    near = nearest(word, {run.id for run in runs} | names | {run.label for run in runs})
+    known = f" Its runs have the names {', '.join(sorted(names)[:8])}." if near is None else ""
+    raise ConfigError(f"'{word}': is not a run in {outputs}{hint(word, [near] if near else [])}{known}")

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: step, size, age, who wrote it, and what `latest` and `best` point to. Reads no content."""
+"""List the checkpoints of a run: step, size, age, strategy, and what `latest` and `best` point to."""
 
 import argparse
 import json
@@ -11,12 +11,12 @@ from rich.text import Text
 
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
-from launcher.runs.find import Run, find_run
+from launcher.runs.find import RUN_HELP, StoredRun, find_run
 from launcher.runs.format import Page, duration, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def checkpoints(run: Run) -> list[dict[str, Any]]:
-    """A dictionary for each checkpoint, and for each folder that was set aside."""
+def checkpoints(run: StoredRun) -> list[dict[str, Any]]:
+    """A row for each checkpoint and for each folder that was set aside. Only manifests are read."""
     store = CheckpointStore(run.folder.checkpoints)
     aside = sorted(store.root.glob(f"{CORRUPT}*"))
     linked = {name: store.linked(name) for name in (LATEST, BEST)}

@@ -1,20 +1,23 @@
-"""The runs as a table: in what they differ, their state, step, loss, attempts and age.
+"""List runs as a table: state, step, loss, and the keys in which they differ.
 
-A run whose record says `running` while its process is gone, or `queued` while SLURM knows no job of it, is shown as
-`stale`: the same command goes on with it. SLURM's queue is asked once, whatever the number of runs.
+A run whose record says `running` although its process is gone, or `queued` although SLURM has no job of it, is
+listed as `stale`: the same command resumes it. SLURM's queue is asked once, for any number of runs.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from launcher.runs.compare import differences, select
-from launcher.runs.find import Run, ask_queue, began, find_runs
+from launcher.runs.compare import differences
+from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
+from launcher.runs.find import StoredRun, ask_queue, find_runs
 from launcher.runs.format import Page, duration, number, progress, seconds_of
 
 COLORS = {
@@ -27,78 +30,131 @@ COLORS = {
     "queued": "cyan",
     "cancelled": "magenta",
 }
+COMFORTABLE, NARROWEST, SPARED_FIRST = 40, 12, 5
+"""Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it COMFORTABLE room, the others
+only to give it NARROWEST."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
+    parser.add_argument("--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss")
+    parser.add_argument("--reverse", action="store_true", help="the largest value first")
     parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="FILTER",
-        help="optimizer.lr=1e-3, model=mlp, state=running, part of a name, or the beginning of an id",
+        "--columns",
+        metavar="KEY,KEY",
+        help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
     )
-    parser.add_argument("--json", action="store_true", help="all there is to know of each run, as JSON")
+    parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = select(runs, arguments.words)
+    columns = [key.strip() for key in (arguments.columns or "").split(",") if key.strip()]
+    check_keys(runs, columns, "--columns=")
+    if arguments.sort:
+        runs = sort(runs, arguments.sort, arguments.reverse)
+    elif arguments.reverse:
+        runs.reverse()
     if arguments.json:
-        print(
-            json.dumps(
-                [summary(run, differs) for run, differs in zip(runs, differences(runs), strict=True)],
-                indent=2,
-            )
-        )
+        summaries = [summary(run, differs) for run, differs in zip(runs, differences(runs), strict=True)]
+        print(json.dumps(summaries, indent=2))
         return 0
     if not runs:
         suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
         print(f"There are no runs in {arguments.outputs}{suffix}.", file=sys.stderr)
         return 0
-    Page().print(table(runs, time.time()))
+    page = Page()
+    page.print(table(runs, time.time(), page.width if sys.stdout.isatty() else None, columns))
     return 0
 
 
-def table(runs: list[Run], now: float) -> Table:
-    """One row a run; a column that says nothing of any run is left out."""
-    differing = differences(runs)
-    found = Table(box=None, pad_edge=False, header_style="bold")
-    found.add_column("name", overflow="fold")
-    found.add_column("id", no_wrap=True)
-    if any(differing):
-        found.add_column("differs in", overflow="fold", ratio=1 if sys.stdout.isatty() else None)
-    for heading in ("state", "step/max", "loss", "best", "attempts", "age"):
-        found.add_column(heading, no_wrap=True, justify="left" if heading == "state" else "right")
-    jobs = any(run.job_id for run in runs)
-    for heading in ("job", "node", "waits for") if jobs else ():
-        found.add_column(heading, no_wrap=True)
-    for run, differs in zip(runs, differing, strict=True):
-        record = run.record
-        cells: list[Text] = [Text(run.name), Text(run.id)]
-        if any(differing):
-            cells.append(Text(" ".join(f"{key}={value}" for key, value in differs.items())))
-        cells += [
-            Text(run.state, style=COLORS.get(run.state, "")),
-            Text(progress(record)),
-            Text(number(record.get("loss"))),
-            Text(number((record.get("best") or {}).get("value"))),
-            Text(str(len(run.attempts))),
-            Text(age(run, now)),
+@dataclass
+class Column:
+    """One column. `spare`: how soon it is left out on a narrow terminal, the largest first; 0: never."""
+
+    heading: str
+    cell: Callable[[StoredRun], str]
+    spare: int = 0
+    justify: Any = "right"
+
+
+def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
+    """The columns to the right of `state`."""
+    if keys:
+        return [Column(key, lambda run, key=key: number(value_of(run, key))) for key in keys]  # type: ignore[misc]
+    metrics = {str(run.best.get("metric")) for run in runs if run.best}
+    (metric,) = metrics if len(metrics) == 1 else (None,)
+    columns = [
+        Column("step/max", lambda run: progress(run.record), spare=1),
+        Column("loss", lambda run: number(run.record.get("loss")), spare=2),
+        Column(f"best {metric}" if metric else "best", lambda run: best(run, named=len(metrics) > 1), spare=3),
+        Column("attempts", lambda run: str(len(run.attempts)), spare=6),
+        Column("age", lambda run: age(run, now), spare=5),
+    ]
+    if any(run.job_id for run in runs):
+        columns += [
+            Column("job", lambda run: run.job_id or "-", spare=4, justify="left"),
+            Column("node", lambda run: run.node or "-", spare=7, justify="left"),
+            Column("waits for", lambda run: run.waits_for or "-", spare=8, justify="left"),
         ]
-        if jobs:
-            cells += [Text(run.job_id or "-"), Text(run.node or "-"), Text(run.waits_for or "-")]
-        found.add_row(*cells)
-    return found
+    return columns
 
 
-def age(run: Run, now: float) -> str:
-    """How long ago the first attempt began."""
-    first = seconds_of(began(run)) or run.updated
+def best(run: StoredRun, named: bool) -> str:
+    value = number(run.best.get("value"))
+    return f"{value} ({run.best.get('metric')})" if named and run.best else value
+
+
+def table(runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = ()) -> Table:
+    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is cut to fit."""
+    differing = [" ".join(f"{key}={value}" for key, value in row.items()) for row in differences(runs)]
+    always = [
+        Column("name", lambda run: run.name, justify="left"),
+        Column("id", lambda run: run.id, justify="left"),
+        Column("state", lambda run: run.state, justify="left"),
+    ]
+    columns = [*always, *columns_of(runs, now, keys)]
+    shows_differences = any(differing)
+    if width is not None:
+        columns, room = fitting(columns, runs, width, longest=max(map(len, differing)))
+        shows_differences = shows_differences and room >= NARROWEST
+    result = Table(box=None, pad_edge=False, header_style="bold", expand=width is not None and shows_differences)
+    for column in columns[:2]:
+        result.add_column(column.heading, no_wrap=True, overflow="ellipsis")
+    if shows_differences:
+        result.add_column("differs in", no_wrap=True, overflow="ellipsis", ratio=1 if width is not None else None)
+    for column in columns[2:]:
+        result.add_column(column.heading, no_wrap=True, justify=column.justify)
+    for run, differs in zip(runs, differing, strict=True):
+        cells = [Text(column.cell(run)) for column in columns]
+        cells[2].style = COLORS.get(run.state, "")
+        result.add_row(*cells[:2], *([Text(differs)] if shows_differences else []), *cells[2:])
+    return result
+
+
+def fitting(columns: list[Column], runs: Sequence[StoredRun], width: int, longest: int) -> tuple[list[Column], int]:
+    """The columns for a terminal of `width` characters, and the room that they leave to `differs in`, whose longest
+    cell has `longest` characters."""
+    widths = [max(len(column.heading), *(len(column.cell(run)) for run in runs)) + 2 for column in columns]
+    kept = list(range(len(columns)))
+    for index in sorted((i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare):
+        wanted = min(longest, COMFORTABLE if columns[index].spare >= SPARED_FIRST else NARROWEST)
+        if width - sum(widths[i] for i in kept) >= wanted:
+            break
+        kept.remove(index)
+    return [columns[index] for index in kept], width - sum(widths[i] for i in kept)
+
+
+def age(run: StoredRun, now: float) -> str:
+    """Time since the first attempt started."""
+    first = seconds_of(run.started) or run.updated
     return "-" if first is None else duration(now - first)
 
 
-def summary(run: Run, differs: dict[str, str]) -> dict[str, Any]:
-    """A run for `--json`: its record, the state as the table has it, its folder, and in what it differs."""
+def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
+    """A run for `--json`: its record, the state as the table has it, its folder, metrics and differences."""
     return {
         **run.record,
         "id": run.id,
@@ -112,4 +168,5 @@ def summary(run: Run, differs: dict[str, str]) -> dict[str, Any]:
         "differs": differs,
         "choices": run.choices,
         "overrides": run.overrides,
+        "metrics": {key: value for key, (value, _) in run.metrics.items()},
     }

@@ -1,4 +1,4 @@
-"""What a run wrote: the log of rank 0, of another rank, or of its SLURM job."""
+"""Print a run's log: of rank 0, of another rank, or of its SLURM job."""
 
 import argparse
 import os
@@ -8,61 +8,73 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.runs.find import Run, ask_queue, find_run
+from launcher.runs.find import RUN_HELP, StoredRun, ask_queue, find_run
 
 PAUSE = 0.3  # seconds between two looks at a growing file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on printing until the run ends")
-    parser.add_argument("-n", "--lines", type=int, metavar="N", help="the last N lines only")
-    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank whose log is meant (default: 0)")
-    parser.add_argument("--slurm", action="store_true", help="all that the newest SLURM job printed, srun's words too")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
+    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank whose log is printed (default: 0)")
+    parser.add_argument(
+        "--slurm", action="store_true", help="the output of the newest SLURM job, srun's messages included"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = find_run(arguments.run, arguments.outputs)
-    wait = Patience(found.folder.path)
-    while arguments.follow and not any(found.folder.logs.glob("*.log")) and not wait.over():  # queued
-        time.sleep(PAUSE)
-    path = log_path(found, arguments.rank, arguments.slurm)
     if arguments.lines is not None and arguments.lines < 0:
         raise ConfigError(f"--lines={arguments.lines}: should be 0 or more.")
+    wanted = find_run(arguments.run, arguments.outputs)
+    watch = RunWatch(wanted.folder.path)
+    while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():  # queued
+        time.sleep(PAUSE)
+    path = log_path(wanted, arguments.rank, arguments.slurm)
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
     position += copy(path, position)
     if arguments.follow:
-        for text in growth(path, position, wait.over):
+        for text in growth(path, position, watch.has_ended):
             emit(text)
     return 0
 
 
-def log_path(run: Run, rank: int, slurm: bool = False) -> Path:
-    """The log that is meant: where a run has begun none of its own, its SLURM job's. Raises ConfigError naming the logs
-    that there are."""
+def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
+    """The log of a rank. A run that has not begun its own log has its SLURM job's.
+
+    Raises:
+        ConfigError: there is no such log. The sentence lists the logs that exist, and why the run failed.
+    """
     path = run.folder.log_path(rank)
     if path.is_file() and not slurm:
         return path
-    jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda one: one.stat().st_mtime)
+    jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda log: log.stat().st_mtime)
     if jobs and (slurm or rank == 0):
         return jobs[-1]
-    there = sorted(entry.name for entry in run.folder.logs.glob("*.log"))
-    has = f"it has {', '.join(there)}" if there else "it has no logs"
+    names = sorted(log.name for log in run.folder.logs.glob("*.log"))
+    has = f"it has {', '.join(names)}" if names else f"it has no logs{failure(run)}"
     if slurm:
-        raise ConfigError(f"--slurm: {run.name}/{run.id} has no log of a SLURM job; {has}.")
-    raise ConfigError(f"--rank={rank}: {run.name}/{run.id} has no {path.name}; {has}.")
+        raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")
+    raise ConfigError(f"--rank={rank}: {run.label} has no {path.name}; {has}.")
 
 
-class Patience:
-    """Whether a run is over: nobody is on it, and no job of it waits in SLURM's queue, which is asked now and then."""
+def failure(run: StoredRun) -> str:
+    """Why the newest attempt ended, for a run that failed before its log began."""
+    reason = run.attempts[-1].get("reason") if run.attempts else None
+    return f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}" if reason else ""
+
+
+class RunWatch:
+    """Whether a run has ended: no process holds it, and no job of it is in SLURM's queue, which is asked every `pause`
+    seconds."""
 
     def __init__(self, path: Path, pause: float = 10.0):
         self.path, self.pause = path, pause
         self._asked = float("-inf")
         self._in_queue = False
 
-    def over(self) -> bool:
-        run = Run.read(self.path)
+    def has_ended(self) -> bool:
+        run = StoredRun.read(self.path)
         if run.state == "completed":
             return True
         if run.state == "running":
@@ -99,15 +111,15 @@ def copy(path: Path, position: int) -> int:
 
 
 def growth(
-    path: Path, position: int, over: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    path: Path, position: int, has_ended: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[bytes]:
-    """What is appended to a file after `position`, until `over()` and nothing more has come."""
+    """What is appended to a file after `position`, until `has_ended()` is true and nothing more was appended."""
     while True:
-        ended = over()  # asked first: what was written before the end is read after it
+        ended = has_ended()  # first: what was written before the end is read after it
         try:
             with open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < position:
-                    position = 0  # begun anew
+                    position = 0  # rewritten
                 file.seek(position)
                 text = file.read()
         except FileNotFoundError:
@@ -122,6 +134,6 @@ def growth(
 
 
 def emit(text: bytes) -> None:
-    """Bytes as they are: a log may hold anything."""
+    """Print bytes as they are: a log may contain anything."""
     sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()

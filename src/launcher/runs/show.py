@@ -1,7 +1,6 @@
-"""All there is to know of one run: its record, overrides, attempts, checkpoints and last metrics."""
+"""Show one run: its record, overrides, attempts, checkpoints and newest metrics."""
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -11,22 +10,22 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.runs.compare import is_group
-from launcher.runs.find import Run, find_run
+from launcher.runs.find import RUN_HELP, StoredRun, find_run
 from launcher.runs.format import Page, best, duration, local_time, number, progress, seconds_of, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="an id, the beginning of one, a name, name/id, or a folder")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = find_run(arguments.run, arguments.outputs)
+    shown = find_run(arguments.run, arguments.outputs)
     console = Page()
-    console.print(facts(found))
+    console.print(facts(shown))
     for heading, rows in (
-        ("attempts", attempts(found)),
-        ("checkpoints", checkpoints(found)),
-        ("metrics", metrics(found)),
+        ("attempts", attempts(shown)),
+        ("checkpoints", checkpoints(shown)),
+        ("metrics", metrics(shown)),
     ):
         if rows.row_count:
             console.print()
@@ -35,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def facts(run: Run) -> Table:
-    """What run.json says above its attempts, a line each."""
+def facts(run: StoredRun) -> Table:
+    """What run.json has above its attempts, a line each."""
     record = run.record
     git = record.get("git") or {}
     commit = f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"
@@ -61,8 +60,8 @@ def facts(run: Run) -> Table:
     return table
 
 
-def attempts(run: Run) -> Table:
-    """Who worked on the run when, from which step to which, and what became of it."""
+def attempts(run: StoredRun) -> Table:
+    """Each attempt: when, on which host, which steps, and how it ended."""
     table = grid("#", "started", "took", "host", "pid", "job", "steps", "outcome", "signal", "exit", "reason")
     for attempt in run.attempts:
         cells = attempt_cells(attempt, run)
@@ -70,8 +69,8 @@ def attempts(run: Run) -> Table:
     return table
 
 
-def attempt_cells(attempt: dict[str, Any], run: Run) -> list[Any]:
-    """One attempt as a row. One without an outcome works still, or its process died unseen (`stale`)."""
+def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
+    """One attempt as a row. An attempt without an outcome is running, or its process was killed (`stale`)."""
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
@@ -92,8 +91,8 @@ def attempt_cells(attempt: dict[str, Any], run: Run) -> list[Any]:
     ]
 
 
-def checkpoints(run: Run) -> Table:
-    """The checkpoint folders, those set aside as corrupt too; their bytes are not verified here."""
+def checkpoints(run: StoredRun) -> Table:
+    """The checkpoint folders, including those set aside as corrupt. Their content is not verified here."""
     table = grid()
     if not run.folder.checkpoints.is_dir():
         return table
@@ -103,8 +102,10 @@ def checkpoints(run: Run) -> Table:
         if entry.is_symlink() or entry.name.startswith(".") or not entry.is_dir():
             continue
         names = ", ".join(name for name, target in links.items() if Path(target).name == entry.name)
-        held, changed = folder_size(entry), entry.stat().st_mtime
-        table.add_row(entry.name, Text(size(held), justify="right"), f"{duration(time.time() - changed)} ago", names)
+        num_bytes, changed = folder_size(entry), entry.stat().st_mtime
+        table.add_row(
+            entry.name, Text(size(num_bytes), justify="right"), f"{duration(time.time() - changed)} ago", names
+        )
     return table
 
 
@@ -113,39 +114,12 @@ def folder_size(folder: Path) -> int:
     return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names)
 
 
-def metrics(run: Run) -> Table:
+def metrics(run: StoredRun) -> Table:
     """The newest value of each metric, and its step."""
     table = grid()
-    newest: dict[str, tuple[Any, Any]] = {}
-    for line in tail(run.folder.metrics_path):
-        step = line.pop("step", None)
-        for key, value in line.items():
-            if "/" in key:
-                newest[key] = (value, step)
-    for key in sorted(newest):
-        value, step = newest[key]
+    for key, (value, step) in sorted(run.metrics.items()):
         table.add_row(key, Text(number(value), justify="right"), f"step {step}")
     return table
-
-
-def tail(path: Path, most: int = 1 << 20) -> list[dict[str, Any]]:
-    """The JSON lines within the last `most` bytes of a file; a line that is not whole is passed over."""
-    try:
-        with open(path, "rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - most)
-            file.seek(start)
-            lines = file.read().splitlines()[1 if start else 0 :]
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            found.append(row)
-    return found
 
 
 def grid(*headings: str) -> Table:

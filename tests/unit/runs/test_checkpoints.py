@@ -43,13 +43,13 @@ def test_what_is_wrong_is_named(store, runs, quick):
     assert ("  ok, " if quick else "shard-00000.safetensors has changed") in first
 
 
-def test_what_lies_about(store, runs):
+def test_what_is_left_over(store, runs):
     store.set_aside(store.path(4), CorruptCheckpoint("x"))
     store.begin(6)
     code, output, _ = runs("verify", "aa")
     assert code == 1, "latest leads nowhere"
-    assert "latest  leads to step-00000004, which is not there" in output
-    assert "corrupt-step-00000004  set aside: nothing is wrong with it now" in output
+    assert "latest  leads to step-00000004, which does not exist" in output
+    assert "corrupt-step-00000004  set aside: it verifies now" in output
     assert "being written, or left by a process that was killed" in output
     store.recover()
     assert runs("verify", "aa")[0] == 0

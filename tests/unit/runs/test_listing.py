@@ -1,6 +1,11 @@
 import json
+import time
 
 import pytest
+from rich.console import Console
+
+from launcher.runs.find import find_runs
+from launcher.runs.listing import table
 
 GPT = {"model": "gpt", "data": "text", "hooks": ["default"], "hydra/launcher": "basic"}
 MLP = {**GPT, "model": "mlp"}
@@ -37,7 +42,7 @@ def test_the_table(runs, sweep):
     code, output, _ = runs()
     heading, *lines = rows(output)
     assert code == 0
-    assert heading == ["name", "id", "differs in", "state", "step/max", "loss", "best", "attempts", "age"]
+    assert heading == ["name", "id", "differs in", "state", "step/max", "loss", "best val/loss", "attempts", "age"]
     assert [line[:4] for line in lines] == [
         ["gpt", "aaaa0001", "model=gpt model.dim=64 optimizer.lr=0.001 seed=0", "completed"],
         ["gpt", "aaaa0002", "model=gpt model.dim=128 optimizer.lr=0.001 seed=1", "stale"],
@@ -70,6 +75,34 @@ def test_filters(runs, sweep, words, ids):
     code, output, error = runs(*words)
     assert code == 0 and [line[1] for line in rows(output)[1:]] == ids
     assert ids or "There are no runs in" in error
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
+    console = Console(width=width, file=None, record=True, quiet=False, force_terminal=False)
+    runs = find_runs(outputs)
+    with console.capture() as capture:
+        console.print(table(runs, time.time(), width))
+    lines = capture.get().splitlines()
+    assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
+    assert ("differs in" in lines[0]) == (width >= 40) and ("best val/loss" in lines[0]) == (width >= 80)
+    if width == 200:
+        assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
+
+
+def test_columns_and_order(runs, sweep):
+    code, output, _ = runs("--columns", "seed,model.dim", "--sort", "seed", "--reverse")
+    heading, *lines = rows(output)
+    assert code == 0 and heading == ["name", "id", "differs in", "state", "seed", "model.dim"]
+    assert lines[0][1] == "aaaa0002" and lines[0][4:] == ["1", "128"]
+    assert runs("--columns", "sed") == (2, "", "'--columns=sed': no run has this key; did you mean seed?\n")
+
+
+def test_each_best_names_its_metric_where_they_are_several(runs, make_run):
+    for number, metric in enumerate(("val/loss", "val/accuracy")):
+        make_run("a", f"aaaa000{number}", best={"metric": metric, "value": 0.5, "step": 1})
+    _, first, second = rows(runs()[1])
+    assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
 
 
 def test_one_run_differs_in_nothing(runs, make_run):

@@ -56,3 +56,10 @@ def test_a_log_begun_anew_is_followed(tmp_path):
     looks = itertools.count()
     pieces = growth(log, 5, lambda: next(looks) > 3, sleep=lambda seconds: log.write_text("new\n"))
     assert list(pieces) == [b"g first line\n", b"new\n"]
+
+
+def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
+    folder = make_run("gpt", "bbbb0002", state="failed")
+    RunRecord(folder, id="bbbb0002", name="gpt").revise("failed", "failed", reason="model.dim=7: too small.")
+    code, output, error = runs("logs", "bbbb0002")
+    assert (code, output) == (2, "") and "it has no logs: its last attempt failed, model.dim=7: too small." in error

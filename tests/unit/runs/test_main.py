@@ -3,22 +3,24 @@ import sys
 
 import pytest
 
+from launcher.runs.__main__ import VERBS
+
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (
             ["shwo", "gpt"],
-            "'shwo': is not one of the verbs list, show, logs, cancel, retry, list-checkpoints, verify, digest; "
-            "did you mean show?\n",
+            "'shwo': is not a verb; the verbs are list, show, logs, resume, evaluate, export, cancel, retry, "
+            "list-checkpoints, verify, digest; did you mean show?\n",
         ),
         (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
         (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),
-        (["show", "gtp"], "'gtp': is no run in {outputs}; did you mean gpt?\n"),
-        (["show", "zzz"], "'zzz': is no run in {outputs}. Names there: gpt.\n"),
+        (["show", "gtp"], "'gtp': is not a run in {outputs}; did you mean gpt?\n"),
+        (["show", "zzz"], "'zzz': is not a run in {outputs}. Its runs have the names gpt.\n"),
         (["logs", "gpt", "-n", "-1"], "--lines=-1: should be 0 or more.\n"),
         (["logs", "gpt", "--rank", "3"], "--rank=3: gpt/1a2b has no rank-3.log; it has launcher.log, rank-1.log.\n"),
-        (["optimizer.ls=1"], "'optimizer.ls=': no run has this key; did you mean optimizer.lr?\n"),
+        (["optimizer.ls=1"], "'optimizer.ls': no run has this key; did you mean optimizer.lr?\n"),
     ],
 )
 def test_a_bad_command_line_is_a_sentence(runs, make_run, outputs, arguments, sentence):
@@ -34,7 +36,7 @@ def test_no_runs(runs, outputs):
     assert code == 2 and "there are no runs" in error and "--outputs=DIR" in error
 
 
-@pytest.mark.parametrize("verb", [[], ["list"], ["show"], ["logs"], ["list-checkpoints"], ["verify"], ["digest"]])
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS)])
 def test_help_of_each_verb(runs, verb):
     with pytest.raises(SystemExit) as left:
         runs(*verb, "--help")

@@ -1,0 +1,131 @@
+"""Which runs a filter selects, and what a key means for a run: in filters, `--sort` and `--columns`."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import yaml
+
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.runs.find import LOADER, StoredRun
+
+FIELDS: dict[str, Callable[[StoredRun], Any]] = {
+    "id": lambda run: run.id,
+    "name": lambda run: run.name,
+    "state": lambda run: run.state,
+    "step": lambda run: run.record.get("step"),
+    "loss": lambda run: run.record.get("loss"),
+    "best": lambda run: run.best.get("value"),
+    "attempts": lambda run: len(run.attempts),
+    "started": lambda run: run.started or None,
+    "node": lambda run: run.node,
+    "job": lambda run: run.job_id,
+}
+"""What run.json knows of a run."""
+
+ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
+FILTER_HELP = "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, or the beginning of an id"
+
+
+def value_of(run: StoredRun, key: str) -> Any:
+    """A field of run.json, the option of a config group, a configuration value, or the newest value of a metric, in
+    this order; None if the run has none of them."""
+    if key in FIELDS:
+        return FIELDS[key](run)
+    if key in run.choices:
+        return run.choices[key]
+    if key in run.values:
+        return run.values[key]
+    return run.metrics[key].value if key in run.metrics else None
+
+
+def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "") -> None:
+    """
+    Raises:
+        ConfigError: no run has such a key, so it is misspelt.
+    """
+    unknown = [key for key in dict.fromkeys(keys) if runs and all(value_of(run, key) is None for run in runs)]
+    unknown = [key for key in unknown if key not in FIELDS]
+    if unknown:
+        known = sorted({*FIELDS, *(key for run in runs for key in (*run.choices, *run.values, *run.metrics))})
+        raise ConfigError(*(f"'{option}{key}': no run has this key{hint(key, known)}" for key in unknown))
+
+
+def is_condition(word: str) -> bool:
+    return CONDITION.fullmatch(word) is not None
+
+
+def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
+    """The runs that match all words.
+
+    `key=value` compares as numbers where both are numbers (1e-3 is 0.001), `!=`, `<`, `<=`, `>` and `>=` likewise.
+    Any other word is part of a name, or begins an id.
+
+    Raises:
+        ConfigError: no run has such a key; or an order is asked of what is not a number.
+    """
+    conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
+    check_keys(runs, [key for key, _, _ in conditions])
+    for key, sign, value in conditions:
+        if sign in ORDERED and number(value) is None:
+            raise ConfigError(f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1.")
+    names = [word for word in words if not is_condition(word)]
+    return [
+        run
+        for run in runs
+        if all(word in run.name or run.id.startswith(word) for word in names)
+        and all(holds(value_of(run, key), sign, value) for key, sign, value in conditions)
+    ]
+
+
+def holds(left: Any, sign: str, right: str) -> bool:
+    """Whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
+    if sign in ORDERED:
+        left_number, right_number = number(left), number(right)
+        return left_number is not None and right_number is not None and bool(ORDERED[sign](left_number, right_number))
+    return (left is not None and is_same(str(left), right)) == (sign == "=")
+
+
+def is_same(left: str, right: str) -> bool:
+    """Whether two values are equal as numbers, as YAML, or as text."""
+    left_number, right_number = number(left), number(right)
+    if left_number is not None and right_number is not None:
+        return left_number == right_number
+    try:
+        return bool(yaml.load(left, Loader=LOADER) == yaml.load(right, Loader=LOADER))
+    except yaml.YAMLError:
+        return left == right
+
+
+def number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
+    """Runs by a key: numbers by value, before text; runs without a value, or with NaN, come last in either direction.
+
+    Raises:
+        ConfigError: no run has such a key.
+    """
+    check_keys(runs, [key], "--sort=")
+    values = [(value_of(run, key), run) for run in runs]
+    missing = [run for value, run in values if value is None or is_nan(value)]
+    present = [(rank(value), run) for value, run in values if not (value is None or is_nan(value))]
+    return [run for _, run in sorted(present, key=lambda pair: pair[0], reverse=reverse)] + missing
+
+
+def rank(value: Any) -> tuple[bool, float, str]:
+    as_number = number(value)
+    return (True, 0.0, str(value)) if as_number is None else (False, as_number, "")
+
+
+def is_nan(value: Any) -> bool:
+    as_number = number(value)
+    return as_number is not None and math.isnan(as_number)

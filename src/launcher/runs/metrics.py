@@ -1,0 +1,44 @@
+"""The newest value of each metric, read from the end of metrics.jsonl."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TAIL_BYTES = 1 << 20
+
+
+class Value(NamedTuple):
+    """A metric's value and the step it was logged at."""
+
+    value: Any
+    step: int | None
+
+
+def newest_metrics(path: Path) -> dict[str, Value]:
+    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file does not exist."""
+    newest: dict[str, Value] = {}
+    for line in last_lines(path):
+        step = line.pop("step", None)
+        newest |= {key: Value(value, step) for key, value in line.items() if "/" in key}
+    return newest
+
+
+def last_lines(path: Path, max_bytes: int = TAIL_BYTES) -> list[dict[str, Any]]:
+    """The JSON lines in the last `max_bytes` of a file. Incomplete and broken lines are skipped."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - max_bytes)
+            file.seek(start)
+            lines = file.read().splitlines()[1 if start else 0 :]
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows

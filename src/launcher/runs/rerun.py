@@ -1,0 +1,115 @@
+"""The command line that started a run, run again: what `resume`, `evaluate` and `export` share."""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.errors import ConfigError
+from launcher.runs.filters import is_condition, select
+from launcher.runs.find import RUN_HELP, StoredRun, find_run, find_runs
+
+REPLACED = ("run.name", "run.id", "run.resume", "paths.outputs", "job", "+job")
+"""Overrides of the original command line that name the run anew, or that a later command must not repeat."""
+SIGNALLED = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000")
+
+
+def rerun(arguments: argparse.Namespace, job: str | None = None) -> int:
+    """Run the command again for each selected run, one after the other; the first exit code that is not 0.
+
+    Args:
+        job: `evaluate` or `export` instead of the job that the run was started with. It runs here, not on SLURM.
+    """
+    runs = [run_command(run, arguments.overrides, job) for run in selected(arguments.run, arguments.outputs)]
+    if len(runs) == 1:
+        start_in_place(runs[0])
+    codes = []
+    for command in runs:
+        codes.append(start(command))
+        if codes[-1] >= SIGNALLED:
+            break
+    return next((code for code in codes if code), 0)
+
+
+def selected(word: str, outputs: Path) -> list[StoredRun]:
+    """The runs that a word names: one, or those of a filter.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    if not is_condition(word) or (Path(word) / "run.json").is_file():
+        return [find_run(word, outputs)]
+    runs = select(find_runs(outputs), [word])
+    if not runs:
+        raise ConfigError(f"'{word}': selects no run in {outputs}.")
+    return runs
+
+
+def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None = None) -> list[str]:
+    """The arguments of `python -m launcher` for a run: those it was started with, its id, then `overrides`.
+
+    Raises:
+        ConfigError: the run has no record of its command line.
+    """
+    if not (run.folder.hydra / "overrides.yaml").is_file():
+        raise ConfigError(
+            f"'{run.label}': has no .hydra/overrides.yaml, so its command line is not known; "
+            f"run the command itself with run.id={run.id}."
+        )
+    folder = run.folder.path.absolute()
+    kept = [override for override in run.overrides if key_of(override) not in REPLACED]
+    if job is not None:
+        kept = [override for override in kept if key_of(override).partition(".")[0] not in ("dispatch", "job")]
+    typed = {key_of(override) for override in overrides}
+    own = {"run.name": f"run.name={quoted(run.name)}", "run.id": f"run.id={quoted(run.id)}"}
+    own["paths.outputs"] = f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
+    own |= {} if job is None else {"job": f"job={job}"}
+    words = [*kept, *(text for key, text in own.items() if key not in typed), *overrides]
+    return [*words, *config_dirs(run)]
+
+
+def key_of(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def quoted(value: str) -> str:
+    """A value for the command line, in quotes where it has special characters."""
+    if re.fullmatch(r"[\w./-]+", value):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def outputs_of(folder: Path, name: str) -> Path:
+    """`paths.outputs` of a run folder; a name may have several parts."""
+    return folder.parents[len(Path(name).parts)]
+
+
+def config_dirs(run: StoredRun) -> list[str]:
+    """`--config-dir` as the run was started with it."""
+    folder = run.config_dir
+    return ["--config-dir", folder] if folder else []
+
+
+def start_in_place(command: list[str]) -> None:
+    """Become `python -m launcher`: signals, terminal and exit code are its own."""
+    announce(command)
+    os.execv(sys.executable, [sys.executable, "-m", "launcher", *command])
+
+
+def start(command: list[str]) -> int:
+    announce(command)
+    code = subprocess.call([sys.executable, "-m", "launcher", *command])
+    return SIGNALLED - code if code < 0 else code
+
+
+def announce(command: list[str]) -> None:
+    print(f"python -m launcher {shlex.join(command)}", file=sys.stderr, flush=True)

@@ -1,0 +1,10 @@
+"""Resume runs: run the command again that started each."""
+
+import argparse
+
+from launcher.runs.rerun import add_arguments as add_arguments
+from launcher.runs.rerun import rerun
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return rerun(arguments)

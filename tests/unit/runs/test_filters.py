@@ -1,0 +1,91 @@
+"""Filters and sorting: what a key means for a run."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.errors import ConfigError
+from launcher.runs.filters import holds, rank, select, sort, value_of
+from launcher.runs.find import find_runs
+
+
+@pytest.fixture
+def four(make_run, outputs):
+    """Runs a to d with lr 1e-4 ... 1e-1; c has no validation loss, d's is NaN."""
+    losses = {"a": 2.5, "b": 1.5, "c": None, "d": math.nan}
+    for power, (id, loss) in enumerate(losses.items(), -4):
+        best = {"metric": "val/loss", "value": loss, "step": 5} if loss and loss > 0 else None
+        config = {"optimizer": {"lr": 10.0**power}, "model": {"bias": power % 2 == 0}}
+        folder = make_run(
+            "gpt", id, config=config, choices={"model": "gpt"}, step=power + 10, best=best, state="failed"
+        )
+        lines = [{"step": 5, "val/loss": 9.0}, {"step": 10, "val/loss": loss}] if loss is not None else []
+        folder.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 11, "val/l')
+    return find_runs(outputs)
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["optimizer.lr>1e-3"], "cd"),
+        (["optimizer.lr>=0.001"], "bcd"),
+        (["optimizer.lr<0.001"], "a"),
+        (["optimizer.lr!=1e-3"], "acd"),
+        (["val/loss<2"], "b"),
+        (["val/loss<=2.5", "optimizer.lr<=1e-4"], "a"),
+        (["best<2"], "b"),
+        (["step>7"], "cd"),
+        (["val/loss!=1.5"], "acd"),
+        (["model=gpt", "state!=failed"], ""),
+        (["model.bias=True"], "ac"),
+        (["attempts=1", "id=a"], "a"),
+    ],
+)
+def test_conditions(four, words, ids):
+    assert "".join(run.id for run in select(four, words)) == ids
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("val/los<2", "'val/los': no run has this key; did you mean val/loss?"),
+        ("optimizer.lr<abc", "'optimizer.lr<abc': 'abc' is not a number; e.g. optimizer.lr<0.1."),
+    ],
+)
+def test_a_condition_that_cannot_hold_is_refused(four, word, sentence):
+    with pytest.raises(ConfigError) as error:
+        select(four, [word])
+    assert error.value.sentences == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("key", "reverse", "ids"),
+    [
+        ("val/loss", False, "bacd"),
+        ("val/loss", True, "abcd"),
+        ("optimizer.lr", True, "dcba"),
+        ("name", False, "abcd"),
+        ("best", False, "bacd"),
+    ],
+)
+def test_runs_without_a_value_come_last(four, key, reverse, ids):
+    assert "".join(run.id for run in sort(four, key, reverse)) == ids
+
+
+def test_an_unknown_sort_key_is_refused(four):
+    with pytest.raises(ConfigError, match=r"'--sort=val/los': no run has this key; did you mean val/loss\?"):
+        sort(four, "val/los")
+
+
+def test_the_newest_complete_line_counts(four):
+    assert value_of(four[0], "val/loss") == 2.5 and value_of(four[2], "val/loss") is None
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_conditions_agree_with_each_other(left, right):
+    assert holds(left, "<", str(right)) == (not holds(left, ">=", str(right)))
+    assert holds(left, "=", str(right)) == (not holds(left, "!=", str(right)))
+    assert (rank(left) < rank(right)) == holds(left, "<", str(right))

@@ -1,0 +1,54 @@
+"""`resume`, `evaluate` and `export`: the command line that they run."""
+
+import pytest
+import yaml
+
+from launcher.errors import ConfigError
+from launcher.runs.find import find_run
+from launcher.runs.rerun import run_command, selected
+
+
+@pytest.fixture
+def run(make_run, outputs):
+    overrides = ["model=mlp", "optimizer.lr=0.1", "run.id=old", "+run.resume=never", "paths.outputs=/elsewhere"]
+    make_run("deep/er", "12345e67", overrides=[*overrides, "dispatch=slurm", "dispatch.nodes=2", "job=train"])
+    return find_run("12345e67", outputs)
+
+
+def test_a_run_is_resumed_by_its_own_command(run, outputs):
+    command = run_command(run, ["trainer.max_steps=20"])
+    assert command[:4] == ["model=mlp", "optimizer.lr=0.1", "dispatch=slurm", "dispatch.nodes=2"]
+    place = ["run.name=deep/er", "run.id=12345e67", f"paths.outputs={outputs}"]
+    assert command[4:] == [*place, "trainer.max_steps=20"]
+
+
+def test_another_job_of_a_run_runs_here(run):
+    command = run_command(run, ["job.checkpoint=best"], job="evaluate")
+    assert command[:2] == ["model=mlp", "optimizer.lr=0.1"] and command[-2:] == ["job=evaluate", "job.checkpoint=best"]
+    assert not any(override.startswith("dispatch") for override in command)
+
+
+def test_overrides_take_precedence(run):
+    command = run_command(run, ["paths.outputs=/mine"])
+    assert [override for override in command if override.startswith("paths")] == ["paths.outputs=/mine"]
+
+
+def test_the_folder_of_further_configurations_is_kept(run):
+    sources = [{"path": "launcher.conf", "provider": "main"}, {"path": "/my/conf", "provider": "command-line"}]
+    (run.folder.hydra / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": {"config_sources": sources}}}))
+    assert run_command(run)[-2:] == ["--config-dir", "/my/conf"]
+
+
+def test_a_run_without_its_command_line_is_refused(run):
+    (run.folder.hydra / "overrides.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"'deep/er/12345e67': has no .hydra/overrides.yaml.*run.id=12345e67"):
+        run_command(run)
+
+
+def test_a_filter_selects_several(make_run, outputs):
+    for number, model in enumerate(("gpt", "mlp", "mlp")):
+        make_run("a", f"aaaa000{number}", choices={"model": model})
+    assert [run.id for run in selected("model=mlp", outputs)] == ["aaaa0001", "aaaa0002"]
+    assert [run.id for run in selected("aaaa0002", outputs)] == ["aaaa0002"]
+    with pytest.raises(ConfigError, match="'model=gpt2': selects no run in"):
+        selected("model=gpt2", outputs)
