@@ -31,6 +31,7 @@ from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
 from launcher.train.trainer import BaseTrainer, Trainer
+from support.toy import Recorder
 
 GPT = [
     "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10",
@@ -242,6 +243,17 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
     trainer.train()
     trainer.strategy.teardown()
     return {"step": trainer.step, "weights": digest(trainer)}
+
+
+def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """What hooks that steer the run decided on this rank, and the losses that it logged."""
+    logged = Recorder()
+    trainer = build(Path(folder) / "run", overrides, logged)
+    trainer.train()
+    (best,) = [hook.best for hook in trainer.hooks if isinstance(hook, CheckpointingHook) and hook.best is not None]
+    trainer.strategy.teardown()
+    losses = [records["train"]["loss"] for _, records in logged.records]
+    return {"losses": losses, "step": trainer.step, "reason": trainer.state.stop_reason, "best": best.state()}
 
 
 def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = False) -> dict[str, Any]:

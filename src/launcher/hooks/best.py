@@ -1,40 +1,109 @@
 """The best value of a logged metric so far."""
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from launcher.errors import ConfigError
 from launcher.hooks.records import flatten
+from launcher.run import ranks
+
+LESS_IS_BETTER = {
+    "loss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse", "rmse", "mae", "mape",
+    "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence", "kl",
+    "distance", "regret",
+}  # fmt: skip
+MORE_IS_BETTER = {
+    "accuracy", "acc", "f", "auc", "auroc", "auprc", "ap", "map", "precision", "recall", "sensitivity",
+    "specificity", "bleu", "rouge", "chrf", "meteor", "cider", "spice", "bertscore", "iou", "miou", "dice",
+    "jaccard", "psnr", "ssim", "r", "score", "reward", "return", "success", "hit", "hits", "mrr", "ndcg", "em",
+    "kappa", "mcc", "correlation", "pearson", "spearman", "top",
+}  # fmt: skip
+
+
+def direction(metric: str) -> Literal["min", "max"] | None:
+    """Whether less or more of a metric is better, by the last word of its name that says so; None: no word does."""
+    for word in reversed(re.findall(r"[a-z]+", metric.lower())):
+        if word in LESS_IS_BETTER:
+            return "min"
+        if word in MORE_IS_BETTER:
+            return "max"
+    return None
 
 
 class Best:
-    """
+    """Keeps the best value of a metric. What follows from it steers training, so all ranks must decide alike: `update`
+    takes no value, it looks at the one that `observe` got from rank 0.
+
     Args:
         metric: its logged name, like `val/loss`.
-        mode: whether less or more is better.
-        min_delta: a smaller gain is none.
+        mode: whether less or more is better; auto: by the metric's name.
+        min_delta: improvements smaller than this do not count.
+        keys: of `metric` and `mode` in the configuration, for messages.
+    Raises:
+        ConfigError: `mode` is auto, and the name does not say what is better.
     """
 
-    def __init__(self, metric: str, mode: Literal["min", "max"] = "min", min_delta: float = 0.0):
-        self.metric, self.mode, self.min_delta = metric, mode, min_delta
+    def __init__(
+        self,
+        metric: str,
+        mode: Literal["auto", "min", "max"] = "auto",
+        min_delta: float = 0.0,
+        keys: tuple[str, str] = ("metric", "mode"),
+    ):
+        self.metric, self.min_delta, self._key = metric, min_delta, keys[0]
+        self.mode = direction(metric) if mode == "auto" else mode
+        if self.mode is None:
+            raise ConfigError(
+                f"{keys[0]}={metric}: the name does not tell whether less or more is better; set {keys[1]}=min or "
+                f"{keys[1]}=max."
+            )
         self.value: float | None = None
         self.step = 0
+        self._latest: float | None = None
+        self._was_logged = False
+        self._others: list[str] = []
 
-    def find(self, records: dict[str, Any]) -> float | None:
-        """The metric's value in nested records, if it is there."""
-        return next((float(value) for name, value in flatten(records) if name == self.metric), None)
+    def observe(self, records: Mapping[str, Any]) -> bool:
+        """Take note of what is logged. All ranks must call it for the same groups of records (`val`, `train`).
 
-    def update(self, value: float, step: int) -> bool:
-        """Whether this one is better. NaN and infinity never are."""
-        gain = math.inf if self.value is None else (self.value - value) * (1 if self.mode == "min" else -1)
-        if not math.isfinite(value) or not gain > self.min_delta:
+        Returns:
+            Whether the metric is among them; the same on all ranks.
+        """
+        group = self.metric.partition("/")[0]
+        if not any(name.partition("/")[0] == group for name in records):
             return False
-        self.value, self.step = value, step
+        numbers = {name: value for name, value in flatten(records) if value is not None}
+        self._latest = ranks.broadcast(float(numbers[self.metric]) if self.metric in numbers else None)
+        self._was_logged |= self._latest is not None
+        if f"{group}/loss" in numbers:
+            self._others = sorted(numbers)
+        return self._latest is not None
+
+    def update(self, step: int) -> bool:
+        """Whether the observed value is better than all before. NaN and infinity never are."""
+        if self._latest is None or not math.isfinite(self._latest):
+            return False
+        gain = math.inf if self.value is None else (self.value - self._latest) * (1 if self.mode == "min" else -1)
+        if not gain > self.min_delta:
+            return False
+        self.value, self.step = self._latest, step
         return True
+
+    def check(self) -> None:
+        """At a step boundary, when all hooks have logged: the first evaluation must have the metric.
+
+        Raises:
+            ConfigError: it has not; names those it has.
+        """
+        if self._others and not self._was_logged:
+            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(self._others)}.")
 
     def state(self) -> dict[str, Any]:
         return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Of another metric or mode it says nothing, and is passed over."""
+        """The best value of another metric or mode is ignored."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
             self.value, self.step = saved["value"], saved["step"]

@@ -19,6 +19,8 @@ from launcher.run import deadline, ranks, signals
 from launcher.run.rng import fresh_rng, rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
+
 
 class CheckpointingHook(BaseHook):
     """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and where a metric is best.
@@ -40,7 +42,7 @@ class CheckpointingHook(BaseHook):
         write_timeout: seconds without a byte written after which a writer is given up. The save has failed then, and
             training waits for each later one.
         best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
-        best_mode: whether less or more is better.
+        best_mode: whether less or more is better; auto: by the metric's name.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
         ConfigError: an unknown signal, or a scheme that fsspec has not, or not without another package.
@@ -60,7 +62,7 @@ class CheckpointingHook(BaseHook):
         asynchronous: bool = True,
         write_timeout: PositiveFloat = 600.0,
         best_metric: str | None = None,
-        best_mode: Literal["min", "max"] = "min",
+        best_mode: Literal["auto", "min", "max"] = "auto",
     ):
         if interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")
@@ -75,7 +77,7 @@ class CheckpointingHook(BaseHook):
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
         self.exit_wait = exit_wait.total_seconds() if isinstance(exit_wait, timedelta) else exit_wait
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
-        self.best = Best(best_metric, best_mode) if best_metric else None
+        self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
         """Further small files for each checkpoint: the composition root adds the resolved configuration."""
         self.resumed_from: Path | None = None
@@ -205,13 +207,20 @@ class CheckpointingHook(BaseHook):
 
     # ------------------------------------------------------------------------------------------------------- when
     def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
-        if self.best is None or dry_run or trainer.step == 0:
+        if self.best is None or dry_run or not self.best.observe(records):
             return
-        value = self.best.find(records)
-        if value is not None and not trainer.update_was_skipped():
-            self._improved |= self.best.update(value, trainer.step)
+        before, at = self.best.value, self.best.step
+        if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
+            self._improved = True
+            trainer.logger.info(
+                "Step %d: %s %.6g is the best so far%s.",
+                trainer.step, self.best.metric, self.best.value,
+                "" if before is None else f" (before: {before:.6g} at step {at})",
+            )  # fmt: skip
 
     def on_step_boundary(self, trainer: Any) -> None:
+        if self.best is not None:
+            self.best.check()
         signum = trainer.stop_signal
         ends = bool(signum) or trainer.is_last_step
         if ends:

@@ -6,14 +6,16 @@ from launcher.hooks.base import BaseHook, Records
 from launcher.hooks.best import Best
 from launcher.types import NonNegativeFloat, PositiveInt
 
+KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
+
 
 class EarlyStoppingHook(BaseHook):
     """
     Args:
-        patience: so many values in a row without improvement end the run.
+        patience: this many values in a row without improvement end the run.
         metric: its logged name.
-        mode: whether less or more is better.
-        min_delta: a smaller gain is none.
+        mode: whether less or more is better; auto: by the metric's name.
+        min_delta: improvements smaller than this do not count.
         evaluated_every: of no effect here; it puts the evaluation's interval, which decides when such a run ends, into
             the run's identity.
     """
@@ -22,27 +24,29 @@ class EarlyStoppingHook(BaseHook):
         self,
         patience: PositiveInt = 5,
         metric: str = "val/loss",
-        mode: Literal["min", "max"] = "min",
+        mode: Literal["auto", "min", "max"] = "auto",
         min_delta: NonNegativeFloat = 0.0,
         evaluated_every: int | None = None,
     ):
         self.patience = patience
-        self.best = Best(metric, mode, min_delta)
+        self.best = Best(metric, mode, min_delta, KEYS)
         self.misses = 0
 
     def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
-        value = self.best.find(records)
-        if value is None or dry_run:
+        if dry_run or not self.best.observe(records):
             return
-        if self.best.update(value, trainer.step):
+        if self.best.update(trainer.step):
             self.misses = 0
             return
         self.misses += 1
-        if self.misses >= self.patience:
-            trainer.state.stop(
-                f"{self.best.metric} has not improved on {self.best.value:.6g} (step {self.best.step}) "
-                f"in {self.misses} evaluations"
-            )
+        if self.misses >= self.patience and trainer.state.stop_reason is None:
+            best = "a finite value" if self.best.value is None else f"{self.best.value:.6g} (step {self.best.step})"
+            reason = f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+            trainer.logger.info("Step %d: training stops early: %s.", trainer.step, reason)
+            trainer.state.stop(reason)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        self.best.check()
 
     def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
         state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}

@@ -50,6 +50,10 @@ class EvaluationHook(BaseHook):
         if self._is_due(trainer):
             self._evaluate(trainer)
 
+    def on_step_boundary(self, trainer: Any) -> None:
+        if trainer.is_last_step:  # a hook after this one may have ended the training
+            self.on_after_step(trainer)
+
     def _is_due(self, trainer: Any) -> bool:
         at_interval = bool(self.interval) and trainer.step % self.interval == 0
         return self._done_at != trainer.step and (at_interval or trainer.is_last_step)

@@ -70,13 +70,20 @@ class StatsHook(BaseHook):
         if "max_memory" in info:
             self._memory.append(info["max_memory"])
         if trainer.step % self.interval == 0 or trainer.is_last_step:
-            self.learning_rates = {
-                str(group.get("name", f"group_{i}")): float(rate)
-                for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=True))
-            }
-            stats = self._mean()
-            self._clear()
-            self.report(trainer, stats)
+            self._report(trainer)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        if self._times and trainer.is_last_step:  # a hook after this one has ended the training
+            self._report(trainer)
+
+    def _report(self, trainer: Any) -> None:
+        self.learning_rates = {
+            str(group.get("name", f"group_{i}")): float(rate)
+            for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=True))
+        }
+        stats = self._mean()
+        self._clear()
+        self.report(trainer, stats)
 
     def _mean(self) -> Stats:
         steps = len(self._times)

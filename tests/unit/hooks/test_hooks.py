@@ -21,7 +21,6 @@ from launcher import (
     ProgressHook,
 )
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.best import Best
 from launcher.hooks.jsonl import drop_lines_after
 
 
@@ -131,18 +130,6 @@ def test_early_stopping_counts_and_survives(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.step == 5, "best at step 2, then three without a gain"
     assert "0.5 (step 2)" in str(trainer.state.stop_reason)
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_best(mode: Any) -> None:
-    best = Best("val/acc", mode, min_delta=0.1)
-    sign = 1 if mode == "max" else -1
-    assert best.update(sign * 0.5, 1) and not best.update(sign * 0.55, 2) and best.update(sign * 0.7, 3)
-    assert not best.update(float("nan"), 4)
-    restored = Best("val/acc", mode)
-    restored.load(best.state())
-    assert (restored.value, restored.step) == (sign * 0.7, 3)
-    assert best.find({"val": {"acc": 2}}) == 2.0 and best.find({"val": {}}) is None
 
 
 def test_checkpoints_best_and_rotation(tmp_path: Path) -> None:
