@@ -62,6 +62,20 @@ def test_the_wheel_has_the_code_the_configuration_and_the_plugins(wheel):
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 
+def test_a_package_index_gets_a_readme_without_broken_links(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+    assert "Content-Type: text/markdown" in metadata and "\n# Launcher\n" in metadata
+    targets = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert targets and all(target.startswith("https://") for target in targets)
+    assert "Resuming (`docs/resume.md`)" in metadata
+
+
+def test_every_link_of_the_readme_leads_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
 def test_the_installed_wheel_composes_its_own_configuration_anywhere(installed, tmp_path):
     where = run(installed, tmp_path, sys.executable, "-c", "import launcher; print(launcher.__file__)").stdout
     assert Path(where.strip()).is_relative_to(installed)
