@@ -1,14 +1,15 @@
-"""What a hook is told, and the little of a trainer that it may see."""
+"""The hook interface: the events, what a hook sees of the trainer (`TrainerView`) and of the run (`RunContext`)."""
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from launcher.hooks.best import Best
 from launcher.strategies.base import Strategy
 
 Records = dict[str, Any]
@@ -28,9 +29,23 @@ class TrainState:
     """Passes over a finite user loader; our own loader counts samples instead."""
     stop_reason: str | None = None
     """Set by a hook (early stopping) to end training after the present step as if it were the last."""
+    best: Best | None = None
+    """The best value so far of the metric that checkpoints are chosen by; None if no metric was named."""
 
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
+
+
+@dataclass
+class RunContext:
+    """What a run gives its hooks before training starts; empty where there is no configuration."""
+
+    val_loader: Callable[[], Iterable[Any] | None] | None = None
+    """Makes this rank's loader of held-out batches; the loader is None if nothing is held out."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
+    attempt: int = 1
+    """How often this run has been started, this time included."""
 
 
 class TrainerView(Protocol):
@@ -47,9 +62,12 @@ class TrainerView(Protocol):
     optimizer: torch.optim.Optimizer
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
     strategy: Strategy
-    data_loader: Iterable[Any]
+    data_loader: Any
     hooks: list["BaseHook"]
     step_info: dict[str, Any]
+    restored: dict[str, Any] | None
+    """Set in `on_restore` by the hook that loads a checkpoint: what every `on_load_state_dict` gets."""
+    resumed_from: Path | None
     resumed_rng: dict[str, Any] | None
 
     @property
@@ -71,38 +89,47 @@ class TrainerView(Protocol):
 class BaseHook:
     """Override what is needed: an event that no hook overrides costs the loop nothing. Hooks run in list order."""
 
-    def on_start(self, trainer: Any) -> None:
-        """All is built, nothing has begun: the place to put back a saved state."""
+    def bind(self, context: RunContext) -> None:
+        """Take what the run provides. Called once, before any other method."""
 
-    def on_before_train(self, trainer: Any) -> None:
-        """Once, with the state as training will begin with."""
+    def on_start(self, trainer: TrainerView) -> None:
+        """Model, optimizer and loader are built; nothing is restored yet. The place to change them."""
 
-    def on_before_step(self, trainer: Any) -> None:
+    def on_restore(self, trainer: TrainerView) -> None:
+        """Load a checkpoint: model, optimizer, counters. For the hook that saves them."""
+
+    def on_before_train(self, trainer: TrainerView) -> None:
+        """Model and counters are those that training starts with; hooks have not got their own state back yet."""
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        """Everything is restored; the first step comes next."""
+
+    def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is the step about to be made."""
 
-    def on_before_optimizer_step(self, trainer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         """Gradients are whole and unscaled, and not clipped yet."""
 
-    def on_after_step(self, trainer: Any) -> None:
+    def on_after_step(self, trainer: TrainerView) -> None:
         """`trainer.step_info` is that of the step."""
 
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         """After every hook's `on_after_step`: the state of a completed step, which nothing else will change."""
 
-    def on_after_train(self, trainer: Any) -> None:
+    def on_after_train(self, trainer: TrainerView) -> None:
         """Training reached its end; not called when it was stopped or failed."""
 
-    def on_close(self, trainer: Any) -> None:
+    def on_close(self, trainer: TrainerView) -> None:
         """However training ended: let go of files and threads."""
 
-    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of numbers at `trainer.step`."""
 
-    def on_log_images(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of PIL images."""
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         """Add what must survive, under a key of the hook's own: numbers, strings, tensors, and containers of them."""
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         """Take it back. The key is absent if the checkpoint was written without this hook."""

@@ -10,10 +10,10 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, 
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
-from launcher.checkpoint.store import BEST, CheckpointStore
+from launcher.checkpoint.store import BEST, CheckpointStore, step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.run import deadline, ranks, signals
 from launcher.run.rng import fresh_rng, rng_state
@@ -79,15 +79,17 @@ class CheckpointingHook(BaseHook):
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
-        """Further small files for each checkpoint: the composition root adds the resolved configuration."""
-        self.resumed_from: Path | None = None
         self.saved_at = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
 
     # -------------------------------------------------------------------------------------------------- the way back
-    def on_start(self, trainer: Any) -> None:
+    def bind(self, context: RunContext) -> None:
+        self.texts = context.texts
+
+    def on_start(self, trainer: TrainerView) -> None:
+        trainer.state.best = self.best
         if self.exit_signals:
             signals.install(self.exit_signals)
         root = (trainer.workspace or Path()) / self.path
@@ -95,17 +97,19 @@ class CheckpointingHook(BaseHook):
         if self.remote:
             self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
+
+    def on_restore(self, trainer: TrainerView) -> None:
         found = self._agreed_choice(trainer)
         while found is not None and not self._restored(trainer, found):
             found = self._agreed_choice(trainer)
         if found is None:
             return
-        self.resumed_from = found
+        trainer.resumed_from = found
         if found.parent == self.store.root:
             self.saved_at = trainer.step
         trainer.logger.info("Going on from %s (step %d).", found, trainer.step)
 
-    def _agreed_choice(self, trainer: Any) -> Path | None:
+    def _agreed_choice(self, trainer: TrainerView) -> Path | None:
         """Rank 0 looks, all hear: a file system may show two ranks two different folders."""
         choice: tuple[str | None, str | None] = (None, None)
         if trainer.strategy.ranks.is_main:
@@ -119,7 +123,7 @@ class CheckpointingHook(BaseHook):
             raise ConfigError(problem)
         return None if path is None else Path(path)
 
-    def _restored(self, trainer: Any, path: Path) -> bool:
+    def _restored(self, trainer: TrainerView, path: Path) -> bool:
         """Load a checkpoint, each tensor compared with its checksum on the way. Where any rank finds one broken, all
         of them take the next older checkpoint, which overwrites all that was loaded.
 
@@ -140,7 +144,7 @@ class CheckpointingHook(BaseHook):
             self.store.set_aside(path, CorruptCheckpoint(problems[0]))
         return False
 
-    def _choose(self, trainer: Any) -> Path | None:
+    def _choose(self, trainer: TrainerView) -> Path | None:
         self.store.recover()
         if self.load is None:
             return None
@@ -168,14 +172,14 @@ class CheckpointingHook(BaseHook):
             ) from None
         return found[0] if found else None
 
-    def _explicit(self, path: Path, trainer: Any) -> Path:
+    def _explicit(self, path: Path, trainer: TrainerView) -> Path:
         for folder in (path, trainer.workspace / path if trainer.workspace else path):
             if folder.is_dir():
                 verify(folder.resolve(), is_small)
                 return folder.resolve()
         raise ConfigError(f"run.resume={path}: there is no such checkpoint.")
 
-    def _restore(self, trainer: Any, stored: StoredCheckpoint) -> None:
+    def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         wanted, found = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
         if wanted != found:
             raise ConfigError(
@@ -187,12 +191,7 @@ class CheckpointingHook(BaseHook):
         trainer.strategy.load(stored)
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         state = mine or stored.rank_state(0) or {}
-        hooks = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
-        for hook in trainer.hooks:
-            hook.on_load_state_dict(trainer, hooks)
-        is_own = trainer.strategy.ranks.is_main and stored.path.parent == self.store.root
-        if is_own and self.best is not None and self.best.value is not None and self.best.step == trainer.step:
-            self.store.link(BEST, stored.path.name)  # it may have been killed before it had linked its newest
+        trainer.restored = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return
@@ -200,13 +199,16 @@ class CheckpointingHook(BaseHook):
         if mine.get("data_loader") and stored.manifest.world_size == trainer.strategy.ranks.world_size:
             trainer.data_loader.load_state_dict(mine["data_loader"])
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()
+            is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
+            if is_own and self.best.value is not None and self.best.step == trainer.step:
+                self.store.link(BEST, step_name(trainer.step))  # killed after this save, before it was linked
 
     # ------------------------------------------------------------------------------------------------------- when
-    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.best is None or dry_run or not self.best.observe(records):
             return
         before, at = self.best.value, self.best.step
@@ -218,7 +220,7 @@ class CheckpointingHook(BaseHook):
                 "" if before is None else f" (before: {before:.6g} at step {at})",
             )  # fmt: skip
 
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         if self.best is not None:
             self.best.check()
         signum = trainer.stop_signal
@@ -233,7 +235,7 @@ class CheckpointingHook(BaseHook):
     def _is_due(self, step: int) -> bool:
         return step % self.interval == 0 or self.retention.is_permanent(step) or self._improved or self._is_postponed
 
-    def _save_unless_broken(self, trainer: Any, wait: bool) -> None:
+    def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """A state whose gradient is not finite may be broken: it must not replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
@@ -244,7 +246,7 @@ class CheckpointingHook(BaseHook):
                 trainer.step,
             )
 
-    def _save(self, trainer: Any, wait: bool) -> None:
+    def _save(self, trainer: TrainerView, wait: bool) -> None:
         """Raises TrainingError if `wait`, and it failed."""
         self._await(trainer)
         payload = self._payload(trainer)
@@ -264,7 +266,7 @@ class CheckpointingHook(BaseHook):
         done = "copied, being written" if self.saver.in_flight else "saved"
         trainer.logger.info("Step %d: checkpoint %s after %.2f s.", trainer.step, done, time.perf_counter() - started)
 
-    def _payload(self, trainer: Any) -> Payload:
+    def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy
         hooks: dict[str, Any] = {}
         for hook in trainer.hooks:
@@ -293,12 +295,12 @@ class CheckpointingHook(BaseHook):
             is_best=self._improved,
         )
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self.best is not None:
             state_dict["checkpointing"] = {"best": self.best.state()}
 
     # ------------------------------------------------------------------------------------------------ ends
-    def _await(self, trainer: Any, finish: str = "finish") -> None:
+    def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the save in flight. If it failed that is told, and the next one is made sooner or later."""
         try:
             getattr(self.saver, finish)()
@@ -307,7 +309,7 @@ class CheckpointingHook(BaseHook):
         else:
             self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
 
-    def _report(self, trainer: Any, error: SaveFailed) -> None:
+    def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
         self.saved_at = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             self.best.load(self._best_saved or {**self._best_in_flight, "value": None})  # what is best has to be there
@@ -317,14 +319,14 @@ class CheckpointingHook(BaseHook):
             "tries again.", error,
         )  # fmt: skip
 
-    def _leave(self, trainer: Any, signum: int) -> None:
+    def _leave(self, trainer: TrainerView, signum: int) -> None:
         if self.exit_wait:
             trainer.logger.info("Saved; leaving in %g s.", self.exit_wait)
             deadline.progress(self.exit_wait)
             time.sleep(self.exit_wait)
         raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
 
-    def on_close(self, trainer: Any) -> None:
+    def on_close(self, trainer: TrainerView) -> None:
         if getattr(self, "saver", None) is not None:
             self._await(trainer, "close")
 

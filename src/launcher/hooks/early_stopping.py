@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 from launcher.types import NonNegativeFloat, PositiveInt
 
@@ -32,7 +32,7 @@ class EarlyStoppingHook(BaseHook):
         self.best = Best(metric, mode, min_delta, KEYS)
         self.misses = 0
 
-    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if dry_run or not self.best.observe(records):
             return
         if self.best.update(trainer.step):
@@ -45,13 +45,13 @@ class EarlyStoppingHook(BaseHook):
             trainer.logger.info("Step %d: training stops early: %s.", trainer.step, reason)
             trainer.state.stop(reason)
 
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         self.best.check()
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if saved := state_dict.get("early_stopping"):
             self.best.load(saved["best"])
             self.misses = saved["misses"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run import ranks, signals
 from launcher.run.rng import isolated_rng
@@ -38,7 +38,10 @@ class EvaluationHook(BaseHook):
         self._batches: Iterable[Any] | None = None
         self._done_at = -1
 
-    def on_before_train(self, trainer: Any) -> None:
+    def bind(self, context: RunContext) -> None:
+        self.loader = self.loader or context.val_loader
+
+    def on_ready(self, trainer: TrainerView) -> None:
         self._batches = self.loader() if self.loader is not None else None
         if self._batches is None:
             trainer.logger.info("No held-out data: there will be no val/ metrics.")
@@ -46,19 +49,19 @@ class EvaluationHook(BaseHook):
         if missed or (trainer.step == 0 and self.at_start):
             self._evaluate(trainer)
 
-    def on_after_step(self, trainer: Any) -> None:
+    def on_after_step(self, trainer: TrainerView) -> None:
         if self._is_due(trainer):
             self._evaluate(trainer)
 
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         if trainer.is_last_step:  # a hook after this one may have ended the training
             self.on_after_step(trainer)
 
-    def _is_due(self, trainer: Any) -> bool:
+    def _is_due(self, trainer: TrainerView) -> bool:
         at_interval = bool(self.interval) and trainer.step % self.interval == 0
         return self._done_at != trainer.step and (at_interval or trainer.is_last_step)
 
-    def _evaluate(self, trainer: Any) -> None:
+    def _evaluate(self, trainer: TrainerView) -> None:
         if self._batches is None:
             return
         metrics = evaluate(
@@ -81,10 +84,10 @@ class EvaluationHook(BaseHook):
                     + ". This state is not saved. Lower the learning rate or check the data."
                 )
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["evaluation"] = {"done_at": self._done_at}
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
 
 

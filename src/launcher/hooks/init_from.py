@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook
+from launcher.hooks.base import BaseHook, TrainerView
 from launcher.run import ranks
 from launcher.strategies.weights import model_tensors
 
@@ -31,7 +30,7 @@ class InitFromHook(BaseHook):
     def __init__(self, source: Path, outputs: Path = Path("outputs"), strict: bool = True):
         self.source, self.outputs, self.strict = source, outputs, strict
 
-    def on_start(self, trainer: Any) -> None:
+    def on_start(self, trainer: TrainerView) -> None:
         own = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
         if ranks.broadcast(bool(own.steps_with_broken())):
             return

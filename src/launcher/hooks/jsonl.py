@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.files import fsync_file
-from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_numbers
 from launcher.run import ranks
 
@@ -31,52 +31,55 @@ class JsonlHook(BaseHook):
 
     def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time):
         self.path = Path(path)
-        self.attempt = 1
+        self._attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
         self._unwritten: list[str] = []
         self._is_told = self._is_dirty = False
         self._writes = True
 
-    def on_start(self, trainer: Any) -> None:
+    def bind(self, context: RunContext) -> None:
+        self._attempt = context.attempt
+
+    def on_start(self, trainer: TrainerView) -> None:
         self._writes = ranks.rank() == 0
         self.path = (trainer.workspace or Path()) / self.path
         if self._writes:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def on_before_train(self, trainer: Any) -> None:
+    def on_ready(self, trainer: TrainerView) -> None:
         if self._writes:
             kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
             drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
 
-    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         numbers = {name: value for name, value in flatten(to_numbers(records)) if isinstance(value, (int, float))}
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
         if self._line is None or self._line["step"] != trainer.step:
             self._flush()
-            self._line = {"step": trainer.step, "time": self._clock(), "attempt": self.attempt}
+            self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
         self._line |= numbers
 
-    def on_before_step(self, trainer: Any) -> None:
+    def on_before_step(self, trainer: TrainerView) -> None:
         if self._line is not None:
             self._flush()
 
-    def on_close(self, trainer: Any) -> None:
+    def on_close(self, trainer: TrainerView) -> None:
         self._flush()
         if self._unwritten:
             trainer.logger.error("%d lines of %s could never be written.", len(self._unwritten), self.path)
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:
             sync(self.path)  # a checkpoint must not outlive the lines before it
             self._is_dirty = False
         state_dict["jsonl"] = {"line": dict(self._line) if self._line else None, "unwritten": list(self._unwritten)}
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("jsonl", {})
         self._line, self._unwritten = saved.get("line"), list(saved.get("unwritten", ()))
 

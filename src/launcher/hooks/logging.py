@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from launcher.hooks.base import TrainerView
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.types import PositiveInt
 
@@ -18,7 +19,7 @@ class LoggingHook(StatsHook):
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):
         super().__init__(self._log, interval, sync)
 
-    def _log(self, trainer: Any, stats: Stats) -> None:
+    def _log(self, trainer: TrainerView, stats: Stats) -> None:
         records = stats.records | {
             "loss": stats.loss,
             "lr": stats.learning_rates,
@@ -32,9 +33,9 @@ class LoggingHook(StatsHook):
             records["max_memory"] = stats.max_memory
         trainer.log({"train": records})
 
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["logging"] = self.state()
 
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if "logging" in state_dict:
             self.load_state(state_dict["logging"])

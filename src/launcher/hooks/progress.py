@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.run import ranks
@@ -39,7 +40,7 @@ class ProgressHook(StatsHook):
         self._clock = clock
         self._bar: Any = None
 
-    def on_before_train(self, trainer: Any) -> None:
+    def on_ready(self, trainer: TrainerView) -> None:
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
@@ -47,19 +48,19 @@ class ProgressHook(StatsHook):
             self._bar = _Bar(trainer.step, trainer.max_steps)
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
 
-    def on_after_step(self, trainer: Any) -> None:
+    def on_after_step(self, trainer: TrainerView) -> None:
         if self._timed_from is None and trainer.step - self._first >= self.eta_warmup:
             self._timed_from = (trainer.step, self._clock())
         super().on_after_step(trainer)
 
-    def _eta(self, trainer: Any) -> timedelta | None:
+    def _eta(self, trainer: TrainerView) -> timedelta | None:
         if self._timed_from is None or trainer.step == self._timed_from[0]:
             return None
         step, then = self._timed_from
         each = (self._clock() - then) / (trainer.step - step)
         return timedelta(seconds=int(each * (trainer.max_steps - trainer.step)))
 
-    def _show(self, trainer: Any, stats: Stats) -> None:
+    def _show(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:
             return
         line = self.line(trainer.step, trainer.max_steps, stats, self._eta(trainer))
@@ -84,7 +85,7 @@ class ProgressHook(StatsHook):
             text += " | " + format_records(stats.records)
         return text
 
-    def on_close(self, trainer: Any) -> None:
+    def on_close(self, trainer: TrainerView) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -6,8 +6,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
-from launcher.hooks.base import BaseHook, Records
-from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord
 
@@ -20,39 +19,26 @@ class RecordHook(BaseHook):
         code: the present git state and versions.
     """
 
-    def __init__(self, record: RunRecord | None, config: dict[str, Any], code: dict[str, Any], attempt: int):
-        self.record, self.config, self.code, self.attempt = record, config, code, attempt
+    def __init__(self, record: RunRecord | None, config: dict[str, Any], code: dict[str, Any]):
+        self.record, self.config, self.code = record, config, code
 
-    def on_before_train(self, trainer: Any) -> None:
-        for hook in trainer.hooks:
-            if hasattr(hook, "attempt"):
-                hook.attempt = self.attempt
+    def on_ready(self, trainer: TrainerView) -> None:
         if self.record is None:
             return
         self.record.start_from(trainer.step)
-        source = self._checkpointing(trainer)
-        if source is not None and source.resumed_from is not None:
-            for sentence in self._drift(source.resumed_from):
+        if trainer.resumed_from is not None:
+            for sentence in self._drift(trainer.resumed_from):
                 trainer.logger.warning("Changed since the checkpoint: %s", sentence)
 
-    def on_log(self, trainer: Any, records: Records, dry_run: bool = False) -> None:
+    def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.record is None or dry_run:
             return
         loss = next((value for name, value in flatten(records) if name == "train/loss"), None)
-        self.record.progress(trainer.step, loss=loss, best=self._best(trainer))
+        self.record.progress(trainer.step, loss=loss, best=_best(trainer))
 
-    def _best(self, trainer: Any) -> dict[str, Any] | None:
-        source = self._checkpointing(trainer)
-        if source is None or source.best is None or source.best.value is None:
-            return None
-        return {"metric": source.best.metric, "value": source.best.value, "step": source.best.step}
-
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         if self.record is not None and trainer.is_last_step:
-            self.record.progress(trainer.step, best=self._best(trainer))
-
-    def _checkpointing(self, trainer: Any) -> CheckpointingHook | None:
-        return next((hook for hook in trainer.hooks if isinstance(hook, CheckpointingHook)), None)
+            self.record.progress(trainer.step, best=_best(trainer))
 
     def _drift(self, checkpoint: Path) -> list[str]:
         """Configuration, code and versions then and now."""
@@ -63,3 +49,10 @@ class RecordHook(BaseHook):
         if (file := checkpoint / "code.yaml").exists():
             sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), self.code)  # type: ignore[arg-type]
         return sentences
+
+
+def _best(trainer: TrainerView) -> dict[str, Any] | None:
+    best = trainer.state.best
+    if best is None or best.value is None:
+        return None
+    return {"metric": best.metric, "value": best.value, "step": best.step}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from launcher.hooks.base import BaseHook, Records
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import key_average, to_numbers
 from launcher.run import ranks
 from launcher.types import PositiveInt
@@ -37,7 +37,7 @@ class StatsHook(BaseHook):
         sync: means over all ranks, not this one's.
     """
 
-    def __init__(self, report: Callable[[Any, Stats], None], interval: PositiveInt, sync: bool):
+    def __init__(self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool):
         self.report, self.interval, self.sync = report, interval, sync
         self.learning_rates: dict[str, float] = {}
         self._clear()
@@ -50,14 +50,14 @@ class StatsHook(BaseHook):
         self._retries = 0
         self._memory: list[float] = []
 
-    def on_before_step(self, trainer: Any) -> None:
+    def on_before_step(self, trainer: TrainerView) -> None:
         self._groups = trainer.optimizer.param_groups
         # The scheduler moves the rates on within the step; a deferred skip is settled before the update.
         if (trainer.step % self.interval == 0) or trainer.step == trainer.max_steps:
             trainer.settle()
         self._rates = [group["lr"] for group in self._groups]
 
-    def on_after_step(self, trainer: Any) -> None:
+    def on_after_step(self, trainer: TrainerView) -> None:
         info = trainer.step_info
         losses = info["loss"]
         self._losses.append(losses[0] if len(losses) == 1 else torch.stack(losses).mean())
@@ -72,11 +72,11 @@ class StatsHook(BaseHook):
         if trainer.step % self.interval == 0 or trainer.is_last_step:
             self._report(trainer)
 
-    def on_step_boundary(self, trainer: Any) -> None:
+    def on_step_boundary(self, trainer: TrainerView) -> None:
         if self._times and trainer.is_last_step:  # a hook after this one has ended the training
             self._report(trainer)
 
-    def _report(self, trainer: Any) -> None:
+    def _report(self, trainer: TrainerView) -> None:
         self.learning_rates = {
             str(group.get("name", f"group_{i}")): float(rate)
             for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=True))

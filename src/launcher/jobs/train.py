@@ -12,7 +12,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.errors import ConfigError, config_error
-from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.record import RecordHook
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
@@ -42,7 +41,7 @@ class TrainJob:
         lock = RunLock(folder, sleep=_sleep, on_taken=give_up) if ranks.is_main else None
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
-        recorder = RecordHook(None, plain, code, 1)
+        recorder = RecordHook(None, plain, code)
         try:
             trainer = build_trainer(config, folder, [recorder])
         except Exception as error:
@@ -54,16 +53,14 @@ class TrainJob:
                 write_hydra_record(config, folder.hydra)
                 with attempt(open_record(config, folder), config, ranks):
                     raise error
-        for hook in trainer.hooks:
-            if isinstance(hook, CheckpointingHook):
-                hook.texts["code.yaml"] = OmegaConf.to_yaml(code)
+        trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
         try:
             with opened(config, folder, lock) as record:
                 setup_logging(folder.log_path(ranks.rank), ranks.rank)
                 logger.info("Run %s", folder.path)
                 recorder.record = record
                 with attempt(record, config, ranks, trainer):
-                    recorder.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
+                    trainer.context.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
                     trainer.train()
                 logger.info("Completed at step %d.", trainer.step)
         except signals.Stop:

@@ -12,9 +12,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from launcher.data.base import DataSource
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook
+from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.init_from import InitFromHook
 from launcher.optim.precision import Precision
 from launcher.run.folder import RunFolder
@@ -48,7 +47,7 @@ def build_trainer(
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(config.data)
     data.check()
-    hooks = [*(extra_hooks or []), *_hooks(config, data, plan, strategy)]
+    hooks = [*(extra_hooks or []), *_hooks(config)]
     loader = data.train_loader(
         seed=config.seed,
         micro_batch_size=plan.micro_batch_size,
@@ -63,6 +62,16 @@ def build_trainer(
         build_scheduler=instantiate(config.scheduler, _partial_=True) if to_train and config.get("scheduler") else None,
         data_loader=loader,
         hooks=hooks,
+        context=RunContext(
+            val_loader=partial(
+                data.val_loader,
+                batch_size=plan.micro_batch_size,
+                rank=strategy.ranks.rank,
+                world_size=strategy.ranks.world_size,
+                device=strategy.device,
+            ),
+            texts={"config.yaml": resolved_yaml(config)},
+        ),
         precision=precision,
         max_steps=settings.max_steps,
         grad_clip=settings.max_grad_norm,
@@ -162,22 +171,10 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
-def _hooks(config: DictConfig, data: DataSource, plan: StepPlan, strategy: Strategy) -> list[BaseHook]:
-    """Those of `hooks`, then the trackers; with what only the composition knows filled in."""
+def _hooks(config: DictConfig) -> list[BaseHook]:
+    """Those of `hooks`, then the trackers."""
     nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
     hooks: list[BaseHook] = [instantiate(node) for node in nodes]
-    texts = {"config.yaml": resolved_yaml(config)}
-    for hook in hooks:
-        if getattr(hook, "loader", "") is None:
-            hook.loader = partial(  # type: ignore[attr-defined]
-                data.val_loader,
-                batch_size=plan.micro_batch_size,
-                rank=strategy.ranks.rank,
-                world_size=strategy.ranks.world_size,
-                device=strategy.device,
-            )
-        if hasattr(hook, "texts"):
-            hook.texts |= texts
     if config.run.init_from is not None:
         source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, Records, TrainState
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView, TrainState
 from launcher.hooks.records import flatten, format_records
 from launcher.optim.precision import Precision
 from launcher.run import deadline, signals
@@ -29,10 +29,7 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import unwrap
 
-EVENTS = (
-    "on_start", "on_before_train", "on_before_step", "on_before_optimizer_step", "on_after_step", "on_step_boundary",
-    "on_after_train", "on_close", "on_log", "on_log_images", "on_state_dict", "on_load_state_dict",
-)  # fmt: skip
+EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
 
 
 class LossNoneWarning(UserWarning):
@@ -93,6 +90,9 @@ class BaseTrainer:
         self.max_skipped_steps = max_skipped_steps
         self.max_none_losses = max_none_losses
         self.step_info: dict[str, Any] = {}
+        self.context = RunContext()
+        self.restored: dict[str, Any] | None = None
+        self.resumed_from: Path | None = None
         self.resumed_rng: dict[str, Any] | None = None
         self.last_metrics: dict[str, Any] = {}
         """The newest value of each logged number, by flat name."""
@@ -171,7 +171,7 @@ class BaseTrainer:
         rng = rng_state()
         try:
             self.restore()
-            for call in self._events["on_before_train"]:
+            for call in self._events["on_ready"]:
                 call(self)
             self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
             for call in self._events["on_after_train"]:
@@ -197,9 +197,21 @@ class BaseTrainer:
         self.is_built = True
 
     def restore(self) -> None:
-        """Hooks put back what an earlier attempt saved."""
-        for call in self._events["on_start"]:
-            call(self)
+        """Set up the hooks and restore what an earlier attempt saved.
+
+        The order matters: a hook may create its model in `on_before_train`, as a copy of the restored one, and fill it
+        in `on_load_state_dict`.
+        """
+        for hook in self.hooks:
+            hook.bind(self.context)
+        self.restored = None
+        view: TrainerView = self
+        for event in ("on_start", "on_restore", "on_before_train"):
+            for call in self._events[event]:
+                call(view)
+        if self.restored is not None:
+            for call in self._events["on_load_state_dict"]:
+                call(self, self.restored)
 
     def _run(self, rng: dict[str, Any]) -> None:
         self.model.train()
@@ -503,11 +515,12 @@ class Trainer(BaseTrainer):
         build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
         data_loader: Iterable[Any],
         hooks: Sequence[BaseHook],
+        context: RunContext,
         precision: Precision,
         **settings: Any,
     ):
         super().__init__(device=strategy.device, **settings)
-        self.precision = precision
+        self.precision, self.context = precision, context
         self._strategy, self._loader, self._given_hooks = strategy, data_loader, hooks
         self._factories = build_model, build_optimizer, build_scheduler
 

@@ -1,6 +1,7 @@
 """The loop by subclass: order, accumulation, absent losses, non-finite gradients, epochs, events, state."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,11 @@ import torch
 from torch import nn
 
 from launcher import BaseHook, BaseTrainer, LossNoneWarning
+from launcher.config.compose import compose
 from launcher.errors import TrainingError
+from launcher.hooks.base import RunContext
+from launcher.run.folder import RunFolder
+from launcher.train.build import build_trainer
 
 
 class Toy(BaseTrainer):
@@ -234,3 +239,26 @@ def test_unwrap() -> None:
     averaged = torch.optim.swa_utils.AveragedModel(nn.DataParallel(trainer.model))
     assert type(trainer.unwrap(averaged)) is nn.Linear
     assert trainer.unwrapped_model is trainer.model
+
+
+class Names(BaseHook):
+    """A user's hook whose attributes have names that a run used to fill in."""
+
+    def __init__(self) -> None:
+        self.loader, self.texts, self.attempt = None, ("a", "b"), "first"
+        self.context: RunContext | None = None
+
+    def bind(self, context: RunContext) -> None:
+        self.context = context
+
+
+def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> None:
+    overrides = ["model=mlp", "data=synthetic", "~hooks.checkpointing", "trainer.max_steps=1", "device=cpu"]
+    config = compose([*overrides, f"paths.outputs={tmp_path}"])
+    hook = Names()
+    trainer = build_trainer(config, RunFolder(tmp_path), [hook])
+    trainer.context.attempt = 3
+    trainer.train()
+    assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
+    assert hook.context is not None and hook.context.attempt == 3
+    assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
