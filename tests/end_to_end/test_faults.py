@@ -1,6 +1,7 @@
 """Saves that die, fail, or hang: the checkpoint before stands, training goes on, and nothing of it is silent."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,6 +152,15 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     writer.save(payload(3, torch.ones(50_000)), wait=False)
     writer.finish()
     assert store.linked("latest") == 3 and store.steps() == [3]
+
+
+def test_a_disk_that_is_full_at_the_start(small_disk: Path) -> None:
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    (small_disk / "ballast").write_bytes(bytes(free - 4096))
+    done = launch(small_disk / "outputs", *RUN)
+    assert done.returncode == 2, done.output
+    assert re.fullmatch(r"run\.dir='.*': cannot be written \(No space left on device\); use .*\n", done.output)
+    assert not list(small_disk.rglob(".run.lock.*"))
 
 
 def fill(disk: Path, **when: int) -> str:

@@ -19,9 +19,9 @@ RUN = (
 @pytest.mark.parametrize(
     ("signum", "options", "code"),
     [
-        ("SIGHUP", ["exit_signals=[SIGHUP]"], 128 + signal.SIGHUP),
-        ("SIGHUP", ["exit_signals=hup", "exit_code=7"], 7),
-        ("SIGTERM", ["exit_signals=[SIGHUP]", "exit_code=0", "exit_wait=0.5"], 0),
+        ("SIGXCPU", ["exit_signals=[SIGXCPU]"], 128 + signal.SIGXCPU),
+        ("SIGHUP", ["exit_signals=xcpu", "exit_code=7"], 7),
+        ("SIGQUIT", ["exit_signals=[SIGXCPU]", "exit_code=0", "exit_wait=0.5"], 0),
         ("SIGTERM", ["asynchronous=false"], 128 + signal.SIGTERM),
     ],
 )

@@ -1,17 +1,19 @@
-"""What started this process: torchrun, srun or submitit, which start all ranks themselves, or a person."""
+"""What started this process: torchrun, srun or submitit, which start all ranks themselves, or a user."""
 
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+
+from launcher.errors import ConfigError
 
 PORTS = range(15000, 35000)
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several ranks that are started already.
+    """Whether this process is one of several ranks that have been started already.
 
-    torchrun's variables are taken as they are; those of a SLURM step with several tasks are translated into them, and
-    those of submitit's local executor. A batch script that calls us without srun is no such step, however many tasks
+    torchrun's variables are used as they are. Those of a SLURM step with several tasks, and of submitit's local
+    executor, are translated into them. A batch script that calls us without srun is not such a step, however many tasks
     its job has.
     """
     if "RANK" not in env and env.get("SUBMITIT_EXECUTOR") == "local" and int(env.get("SUBMITIT_LOCAL_NTASKS", 1)) > 1:
@@ -21,10 +23,34 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     return "RANK" in env and int(env.get("WORLD_SIZE", 1)) > 1
 
 
+def check_ranks(env: Mapping[str, str] = os.environ) -> None:
+    """
+    Raises:
+        ConfigError: the variables that describe this process's rank are incomplete, left over from another command.
+    """
+    numbers = {}
+    for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        value = env.get(name, default)
+        if not value.isdecimal():
+            raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
+        numbers[name] = int(value)
+    rank, world_size = numbers["RANK"], numbers["WORLD_SIZE"]
+    if world_size > 1 and (missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]):
+        raise ConfigError(
+            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over from another command; "
+            "unset it, and use dispatch.nproc=N for N ranks."
+        )
+    if rank >= max(world_size, 1):
+        raise ConfigError(
+            f"RANK={rank} in the environment: should be less than WORLD_SIZE={world_size}; unset both, and use "
+            "dispatch.nproc=N for N ranks."
+        )
+
+
 def _translate(env: MutableMapping[str, str]) -> None:
     local = int(env["SLURM_LOCALID"])
-    if devices := [one for one in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]:
-        local %= len(devices)  # a task that is bound to its own GPU sees no other
+    if devices := [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]:
+        local %= len(devices)  # a task bound to its own GPU sees only that one
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"]
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.dispatch import forced_exit as end_by_force
-from launcher.dispatch.environment import join_ranks
+from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
@@ -46,6 +46,7 @@ class LocalDispatch:
             SystemExit: a rank failed; its error has been printed, and all have ended.
         """
         count = 1 if join_ranks() else self.count(config)
+        check_ranks()
         if count > 1:
             return spawn(config, count)
         end_by_force.arm(config)

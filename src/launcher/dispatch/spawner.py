@@ -147,10 +147,7 @@ class Spawner:
 
 
 def _blockable() -> set[signal.Signals]:
-    taken = {signal.SIGCHLD, *signals.HANDLED}
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: Ctrl-C is not for us
-        taken.discard(signal.SIGINT)
-    return taken
+    return {signal.SIGCHLD, *(signum for signum in signals.HANDLED if not signals.is_left_ignored(signum))}
 
 
 def _next_signal(taken: set[signal.Signals], timeout: float) -> int:

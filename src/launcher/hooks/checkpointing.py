@@ -79,6 +79,7 @@ class CheckpointingHook(BaseHook):
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
+        self._handlers: dict[int, Any] = {}
         self.saved_at = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
@@ -91,7 +92,9 @@ class CheckpointingHook(BaseHook):
     def on_start(self, trainer: TrainerView) -> None:
         trainer.state.best = self.best
         if self.exit_signals:
-            signals.install(self.exit_signals)
+            theirs = not signals.installed()
+            handlers = signals.install(self.exit_signals)
+            self._handlers = handlers if theirs else {}  # `python -m launcher` keeps its handlers until it ends
         root = (trainer.workspace or Path()) / self.path
         self.store = CheckpointStore(root, trainer.logger)
         if self.remote:
@@ -329,6 +332,7 @@ class CheckpointingHook(BaseHook):
     def on_close(self, trainer: TrainerView) -> None:
         if getattr(self, "saver", None) is not None:
             self._await(trainer, "close")
+        signals.restore(self._handlers)
 
 
 def signal_list(given: Any) -> list[signal.Signals]:

@@ -18,7 +18,7 @@ from launcher.run.folder import RunFolder
 from launcher.run.lock import RunLock, held_here, refusal
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
-from launcher.run.record import RunRecord
+from launcher.run.record import Outcome, RunRecord
 from launcher.train.build import build_trainer, code_state, logger, resolved_yaml
 from launcher.train.trainer import Trainer
 
@@ -49,8 +49,9 @@ class TrainJob:
             if config_error(error) is not None or lock is None:
                 raise
             with lock:
-                folder.create()
-                write_hydra_record(config, folder.hydra)
+                with folder.being_written():
+                    folder.create()
+                    write_hydra_record(config, folder.hydra)
                 with attempt(open_record(config, folder), config, ranks):
                     raise error
         trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
@@ -107,8 +108,9 @@ def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Itera
     def take() -> None:
         assert lock is not None
         lock.acquire()
-        folder.create()
-        write_hydra_record(config, folder.hydra)
+        with folder.being_written():
+            folder.create()
+            write_hydra_record(config, folder.hydra)
 
     try:
         on_main(take)
@@ -133,19 +135,25 @@ def attempt(
             logger.exception("Failed")
             raise
         return
-    record.begin_attempt(
-        start_step=record.step,
-        max_steps=config.trainer.max_steps,
-        world_size=ranks.world_size,
-        strategy=config.strategy._target_.rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
-    )
+    with RunFolder(config.run.dir).being_written():
+        record.begin_attempt(
+            start_step=record.step,
+            max_steps=config.trainer.max_steps,
+            world_size=ranks.world_size,
+            strategy=config.strategy._target_.rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
+        )
 
     def step() -> int:
         return record.step if trainer is None else trainer.step
 
     def forced(signum: int, reason: str) -> None:
-        name = signal.Signals(signum).name
-        record.end_attempt("failed", end_step=step(), signal=name, exit_code=deadline.CODE, reason=reason)
+        close("failed", signal=signal.Signals(signum).name, exit_code=deadline.CODE, reason=reason)
+
+    def close(outcome: Outcome, **details: Any) -> None:
+        try:
+            record.end_attempt(outcome, end_step=step(), **details)
+        except OSError as error:  # must not hide why the attempt ended
+            logger.error("%s could not be written: %s.", record.path, error.strerror)
 
     try:
         with deadline.last_words(forced):
@@ -153,7 +161,7 @@ def attempt(
     except signals.Stop as stop:
         name = signal.Signals(stop.signum).name
         logger.info("Stopped by %s at step %d; the same command goes on from there.", name, step())
-        record.end_attempt("preempted", end_step=step(), signal=name, exit_code=int(stop.code or 0))
+        close("preempted", signal=name, exit_code=int(stop.code or 0))
         raise
     except BaseException as error:
         tell_failure(error)
@@ -161,9 +169,9 @@ def attempt(
         reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, of which this error is the echo
         if code == 1:
             logger.error("Failed at step %d: %s", step(), reason)
-        record.end_attempt("failed", end_step=step(), exit_code=code, reason=reason[:500])
+        close("failed", exit_code=code, reason=reason[:500])
         raise
-    record.end_attempt("completed", end_step=step(), exit_code=0, reason=trainer.state.stop_reason if trainer else None)
+    close("completed", exit_code=0, reason=trainer.state.stop_reason if trainer else None)
 
 
 def write_hydra_record(config: DictConfig, folder: Path) -> None:

@@ -99,7 +99,7 @@ def _watch() -> None:
             _end(grace)
         if select.select([_state.pipe[0]], [], [], left)[0]:
             for signum in os.read(_state.pipe[0], 64):
-                if signum in signals.taken():
+                if signum in signals.installed():
                     _hear(signum)
 
 

@@ -1,17 +1,21 @@
-"""The run folder: where each thing of a run lies. People and scripts use its names: they are an interface."""
+"""The run folder and the names in it. People and scripts use these names: they are an interface."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from launcher.errors import ConfigError
 
 
 class RunFolder:
-    """Paths of one run, `outputs/<run.name>/<run.id>/`. Making this object touches nothing.
+    """Paths of one run, `outputs/<run.name>/<run.id>/`. Creating this object touches nothing.
 
     ```
     .hydra/                        Hydra's record: config.yaml, overrides.yaml, hydra.yaml
     run.json                       state and attempts (see `launcher.run.record`)
-    run.lock                       there while a process is on the run (see `launcher.run.lock`)
-    metrics.jsonl                  one line a logged step
+    run.lock                       exists while a process works on the run (see `launcher.run.lock`)
+    metrics.jsonl                  one line for each logged step
     logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...
     export/                        what job=export writes
@@ -56,10 +60,24 @@ class RunFolder:
         return self.path / "export"
 
     def log_path(self, rank: int = 0) -> Path:
-        """The log of one rank; rank 0's is the run's own."""
+        """The log of one rank; rank 0's is the run's."""
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
+    @contextmanager
+    def being_written(self) -> Iterator[None]:
+        """
+        Raises:
+            ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is not a folder.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir='{self.path}': cannot be written ({error.strerror}); "
+                "use another folder for runs with paths.outputs=DIR."
+            ) from error
+
     def create(self) -> "RunFolder":
-        """Make the folder and its `logs`; the others are made by who writes them."""
+        """Create the folder and its `logs`. The others are created by whoever writes them."""
         self.logs.mkdir(parents=True, exist_ok=True)
         return self

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -116,29 +117,14 @@ class RunLock:
         me = Holder.current()
         temporary = self.path.with_name(f".{self.path.name}.{me.token}")
         try:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(asdict(me), indent=2) + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"run.dir='{self.folder.path}': cannot be written ({error.strerror}); "
-                "give another folder for runs with paths.outputs=DIR."
-            ) from error
-        try:
-            while not place(temporary, self.path):
-                held = read_holder(self.path)
-                if held is None and not self.path.exists():
-                    continue  # released since
-                if self._lives(held, temporary):
-                    raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
-                beat, now = last_beat(self.path), last_beat(temporary)
-                if self._take_over(held, temporary):
-                    logger.info("took over the lock of %s, which is gone", held or "an unknown process")
-                    if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
-                        self.sleep(2 * self.beat)  # it may be alive, and ends once it finds its lock gone
-                    break
-                self.sleep(0.05)
+            with self.folder.being_written():
+                self.folder.path.mkdir(parents=True, exist_ok=True)
+                temporary.write_text(json.dumps(asdict(me), indent=2) + "\n")
+                while not place(temporary, self.path) and not self._replace_dead(temporary):
+                    pass
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
         self._sweep()
         self.holder = me
         self._stop.clear()
@@ -197,6 +183,26 @@ class RunLock:
                 return beat is not None  # None: released
         return False
 
+    def _replace_dead(self, temporary: Path) -> bool:
+        """Whether a dead holder's lock was replaced by `temporary`; False: look again.
+
+        Raises:
+            ConfigError: the holder is alive.
+        """
+        held = read_holder(self.path)
+        if held is None and not os.path.lexists(self.path):
+            return False  # released in the meantime
+        if self._lives(held, temporary):
+            raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
+        beat, now = last_beat(self.path), last_beat(temporary)
+        if not self._take_over(held, temporary):
+            self.sleep(0.05)
+            return False
+        logger.info("Took over the lock of %s, which is gone.", held or "an unknown process")
+        if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
+            self.sleep(2 * self.beat)  # it may be alive, and ends once it finds its lock gone
+        return True
+
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
         """Replace a dead holder's lock by the file `temporary`; False if another process got there first.
 
@@ -210,7 +216,7 @@ class RunLock:
             if not self._claim_lives(claim):
                 claim.unlink(missing_ok=True)
             return False
-        if self.path.exists() and read_holder(self.path) == dead:
+        if os.path.lexists(self.path) and read_holder(self.path) == dead:  # a dangling link exists too
             os.replace(claim, self.path)
             return True
         claim.unlink(missing_ok=True)
@@ -224,10 +230,11 @@ class RunLock:
         return before is None or last_beat(claim) != before
 
     def _sweep(self) -> None:
-        """Remove what processes of this machine left that were killed while they waited for the lock."""
+        """Remove the files of processes that were killed while they waited for the lock, or while they wrote these."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
-            left = read_holder(path)
-            if left is not None and left.is_local() and not left.is_alive():
+            left, written = read_holder(path), last_beat(path)
+            is_old = written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
+            if (left is None and is_old) or (left is not None and left.is_local() and not left.is_alive()):
                 path.unlink(missing_ok=True)
 
 

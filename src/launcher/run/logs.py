@@ -12,13 +12,24 @@ _console: Any = None
 
 
 def console() -> Any:
-    """The one rich console, so that a live bar and log lines share the terminal."""
+    """The process's one rich console: the live bar and log lines share the terminal."""
     global _console
     if _console is None:
         from rich.console import Console
 
         _console = Console()
     return _console
+
+
+def open_closed_streams() -> None:
+    """Connect closed standard streams (`>&-`) to the null device, before a file of ours gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
 class _TerminalHandler(logging.Handler):
@@ -32,8 +43,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _Undisturbed:
-    """A full disk, a reader that has gone: training goes on, the other handler has every line, and a traceback for each
-    would bury them."""
+    """A full disk or a closed pipe must not stop training, nor print a traceback for each line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -49,10 +59,10 @@ class _StreamHandler(_Undisturbed, logging.StreamHandler[TextIO]):
 
 
 def setup_logging(file: Path | None, rank: int = 0) -> None:
-    """Rank 0 logs to the screen and to `file` (None: that alone); others to their file, and warnings to the screen.
+    """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and warnings to the
+    screen. A rank that our own command started leaves the screen to rank 0: its file gets everything it prints.
 
-    A rank that the command has started itself leaves the screen to rank 0: all that it prints goes to its file too.
-    Calling it again replaces what it set up before: the runs of one sweep each have their own file.
+    Each call replaces the handlers of the one before: every run of a sweep has its own file.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if getattr(handler, "_of_launcher", False)]:
@@ -77,7 +87,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
 
 
 def _divert(file: Path) -> None:
-    """Let standard output and standard error, those of native code too, go to a file."""
+    """Send standard output and standard error to a file, those of native code too."""
     sys.stdout.flush()
     sys.stderr.flush()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

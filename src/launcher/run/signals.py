@@ -1,9 +1,11 @@
-"""Signals become a flag; what follows from it happens at a step boundary.
+"""Signals set a flag, which is acted upon at a step boundary.
 
-A handler notes the first signal and its time and does no more. The one exception is a process that waits for its next
-batch with nothing computed since the last boundary: there the handler ends the wait (`waiting`), since a stalled data
-source would otherwise hold the flag unseen for ever. `python -m launcher` installs the handlers before anything heavy
-is imported: an import of torch takes seconds, and a signal in it must not kill the process unheard.
+A handler only records the first signal and its time. One exception: while the process waits for its next batch and has
+computed nothing since the last boundary, the handler ends the wait (`waiting`). Otherwise a stalled data source would
+hide the flag forever. `python -m launcher` installs the handlers before it imports torch, which takes seconds.
+
+Handlers belong to the process, and so does this module's state. The flag belongs to a run: the trainer that a signal
+stops takes it (`forget`), so that a later run in the same process starts without it.
 """
 
 import os
@@ -13,20 +15,24 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Stay ignored where they are at the start: by `nohup`, or by a shell that starts us in the background."""
 
 
 class Stop(SystemExit):
-    """Ends the process after a signal, once the state is durable; `code` is 128 + signal unless told otherwise."""
+    """Ends the process after a signal, once the state is durable. `code` is 128 + signal by default."""
 
     def __init__(self, signum: int, code: int | None = None):
         super().__init__(128 + signum if code is None else code)
         self.signum = signum
+        self.received_at = _state.received_at or time.monotonic()
 
 
 class Interrupted(Exception):
-    """Raised inside `waiting` alone, when a signal arrives: the wait for data is over."""
+    """Raised only inside `waiting`, when a signal arrives."""
 
 
 class _State:
@@ -41,7 +47,7 @@ _state = _State()
 
 
 def note(signum: int) -> None:
-    """Set the flag, for a signal that was taken without a handler; the first one stands."""
+    """Set the flag for a signal that was received without a handler. The first signal counts."""
     if not _state.received:
         _state.received = signum
         _state.received_at = time.monotonic()
@@ -56,42 +62,46 @@ def _note(signum: int, frame: FrameType | None) -> None:
         raise Interrupted
 
 
-def install(signums: Iterable[int] = HANDLED) -> None:
-    """Let the handled signals set the flag. Keeps SIGINT ignored where the shell has started us so (`command &`).
+def install(signums: Iterable[int] = HANDLED) -> dict[int, Any]:
+    """Let these signals set the flag. Returns the handlers they had before, for `restore`.
 
-    Does nothing outside the main thread, where Python allows no handlers (a trainer driven by a notebook's worker).
+    Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's worker thread).
     """
+    before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
-        return
+        return before
     _state.owner = os.getpid()
     for signum in signums:
-        if signum == signal.SIGINT and signal.getsignal(signum) is signal.SIG_IGN:
+        if is_left_ignored(signum) or signum in _state.installed:
             continue
-        signal.signal(signum, _note)
+        before[signum] = signal.signal(signum, _note)
         _state.installed |= {signum}
+    return before
 
 
-def installed() -> bool:
-    return bool(_state.installed)
+def restore(before: dict[int, Any]) -> None:
+    """Put back the handlers that `install` replaced."""
+    for signum, handler in before.items():
+        signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        _state.installed -= {signum}
 
 
-def taken() -> frozenset[int]:
+def is_left_ignored(signum: int) -> bool:
+    return signum in LEFT_IGNORED and signal.getsignal(signum) is signal.SIG_IGN
+
+
+def installed() -> frozenset[int]:
     """The signals that set the flag."""
     return _state.installed
 
 
 def received() -> int:
-    """The first handled signal of this process, 0 while there is none."""
+    """The first handled signal of this process; 0 for none."""
     return _state.received
 
 
-def received_at() -> float:
-    """When it came, on the clock of `time.monotonic()`."""
-    return _state.received_at
-
-
 def check() -> None:
-    """Leave at once if a signal has come; for the phases before training, when there is nothing to save.
+    """Leave at once after a signal. For the phases before training, when there is nothing to save.
 
     Raises:
         Stop: a signal has been received.
@@ -101,13 +111,13 @@ def check() -> None:
 
 
 def forget() -> None:
-    """Drop the flag; for tests and for a process that goes on to another run."""
+    """Clear the flag: the run that the signal stopped has ended."""
     _state.received = 0
     _state.received_at = 0.0
 
 
 class _Waiting:
-    """Reusable, since a generator's context would cost a step more than the flag does."""
+    """A class, since a generator's context manager would cost each step more than the flag does."""
 
     def __enter__(self) -> None:
         _state.waiting = True
@@ -120,17 +130,17 @@ class _Waiting:
 
 
 waiting = _Waiting()
-"""`with waiting:` a signal (also one already noted) ends the wait by raising `Interrupted`."""
+"""`with waiting:` a signal, also one received before, ends the wait by raising `Interrupted`."""
 
 
 def ignore() -> None:
-    """From now on signals change nothing: the outcome is decided, and an interpreter that ends would die of one."""
+    """Ignore signals from now on: the outcome is decided, and a signal would kill the interpreter while it exits."""
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def ignore_in_child() -> None:
-    """For a child process (a data worker): its parent alone answers signals, also those sent to the whole group."""
+    """For a child process (a data worker): only its parent responds to signals, also to those sent to the group."""
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -138,7 +148,7 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Hold the handled signals back while children start: they inherit the mask, and reach `ignore_in_child` alive."""
+    """Block the handled signals while children start: they inherit the mask until `ignore_in_child`."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

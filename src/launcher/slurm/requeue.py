@@ -140,8 +140,8 @@ class Requeue:
 
     def _ask(self, stop: signals.Stop) -> Cause:
         cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
-        left = signals.received_at() + SECOND_LOOK - time.monotonic()
-        if cause == "ended by hand" and signals.received() and left > 0:
+        left = stop.received_at + SECOND_LOOK - time.monotonic()
+        if cause == "ended by hand" and left > 0:
             self.sleep(left)
             cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
         return cause

@@ -176,6 +176,9 @@ class BaseTrainer:
             self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
             for call in self._events["on_after_train"]:
                 call(self)
+        except signals.Stop:
+            signals.forget()  # the signal has stopped this run, and must not stop a later one of this process
+            raise
         finally:
             for call in self._events["on_close"]:
                 call(self)

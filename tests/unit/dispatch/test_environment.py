@@ -1,11 +1,12 @@
-"""What a process is told by whoever started it."""
+"""What a process learns of its rank from whoever started it."""
 
 from pathlib import Path
 
 import pytest
 
-from launcher.dispatch.environment import first_node, join_ranks
+from launcher.dispatch.environment import check_ranks, first_node, join_ranks
 from launcher.dispatch.gpus import count_gpus
+from launcher.errors import ConfigError
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
@@ -44,6 +45,28 @@ def test_a_task_bound_to_its_gpu_takes_the_only_one():
 )
 def test_one_process_joins_nothing(env: dict[str, str]):
     assert not join_ranks(dict(env))
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"WORLD_SIZE": "2"}, r"^WORLD_SIZE=2 .*without RANK, MASTER_ADDR, MASTER_PORT: left over.*unset it"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, r"^WORLD_SIZE=2 .*without MASTER_ADDR:"),
+        ({"WORLD_SIZE": "two"}, r"^WORLD_SIZE='two' .*should be a number"),
+        ({"RANK": "-1"}, r"^RANK='-1' .*should be a number"),
+        ({"LOCAL_RANK": ""}, r"^LOCAL_RANK='' .*should be a number"),
+        ({"RANK": "1"}, r"^RANK=1 .*less than WORLD_SIZE=1"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"^RANK=2 .*less than WORLD_SIZE=2"),
+    ],
+)
+def test_left_over_variables_are_refused(env: dict[str, str], sentence: str):
+    with pytest.raises(ConfigError, match=sentence):
+        check_ranks(env)
+
+
+@pytest.mark.parametrize("env", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0"}])
+def test_one_process_is_in_order(env: dict[str, str]):
+    check_ranks(env)
 
 
 def test_torchrun_s_variables_stand_over_slurm_s():

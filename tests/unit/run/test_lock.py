@@ -196,6 +196,32 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         RunLock(RunFolder(tmp_path / "file" / "run")).acquire()
 
 
+def test_a_dangling_link_is_replaced(folder):
+    folder.lock_path.symlink_to(folder.path / "nowhere")
+    with RunLock(folder, sleep=never) as lock:
+        assert lock.is_held() and not folder.lock_path.is_symlink()
+
+
+def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
+    def write_text(path, text):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(folder.lock_path), "write_text", write_text)
+    with pytest.raises(ConfigError, match="No space left"):
+        RunLock(folder).acquire()
+    assert leftovers(folder) == []
+
+
+def test_an_empty_file_of_a_killed_writer_is_swept_when_it_is_old(folder):
+    for name, age in (("old", 3600), ("new", 0)):
+        path = folder.path / f".run.lock.{name}"
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    with RunLock(folder):
+        assert sorted(leftovers(folder)) == [".run.lock.new", "run.lock"]
+
+
 CONTEND = """
 import json, os, sys
 from dataclasses import asdict, replace
