@@ -5,13 +5,13 @@ import signal
 import sys
 
 from launcher.run import signals
-from launcher.run.logs import open_closed_streams
+from launcher.run.logs import prepare_streams
 
 
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
-    open_closed_streams()
+    prepare_streams()
     if os.getcwd() not in sys.path:  # as `python -m` has it: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if {"-h", "--help"} & set(sys.argv[1:]):

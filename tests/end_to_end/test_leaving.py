@@ -1,6 +1,9 @@
 """On which signals a run saves and leaves, with what exit code, and after what time."""
 
+import os
+import pty
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ RUN = (
     "hooks.checkpointing.interval=10",
     "hooks.evaluation.interval=0",
 )
+ENDLESS = "trainer.max_steps=1000000"
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,18 @@ def test_no_signal_of_that_name(tmp_path: Path) -> None:
     done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
     assert done.returncode == 2 and "hooks.checkpointing.exit_signals=SIGNOSE: is no signal" in done.output
     assert not (tmp_path / "outputs").exists()
+
+
+def test_a_closed_terminal_loses_no_step(tmp_path: Path) -> None:
+    """SIGHUP comes, and from then on nothing can be printed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "launcher", f"paths.outputs={tmp_path}", *RUN, ENDLESS])
+    printed = b""
+    while b"Training from" not in printed:
+        printed += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
+    last = record(tmp_path)["attempts"][-1]
+    assert (last["outcome"], last["signal"]) == ("preempted", "SIGHUP")
+    assert steps(tmp_path)[-1] == last["end_step"]

@@ -37,8 +37,8 @@ def check_ranks(env: Mapping[str, str] = os.environ) -> None:
     rank, world_size = numbers["RANK"], numbers["WORLD_SIZE"]
     if world_size > 1 and (missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]):
         raise ConfigError(
-            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over from another command; "
-            "unset it, and use dispatch.nproc=N for N ranks."
+            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over from another "
+            "command; unset it, and use dispatch.nproc=N for N ranks."
         )
     if rank >= max(world_size, 1):
         raise ConfigError(

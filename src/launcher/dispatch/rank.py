@@ -19,7 +19,7 @@ from typing import Any
 
 from launcher.dispatch.spawner import JOB
 from launcher.run import deadline, signals
-from launcher.run.logs import open_closed_streams
+from launcher.run.logs import prepare_streams
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
@@ -28,7 +28,7 @@ CLOSING = 10.0
 
 def main() -> None:
     signals.install()
-    open_closed_streams()
+    prepare_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
     if os.getcwd() not in sys.path:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import signals
-from launcher.run.logs import open_closed_streams
+from launcher.run.logs import prepare_streams
 
 
 def main() -> int:
     """Do the job of the frozen configuration; the exit code that SLURM is to see."""
     signals.install()
-    open_closed_streams()
+    prepare_streams()
     if os.getcwd() not in sys.path:  # behind a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report

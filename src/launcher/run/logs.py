@@ -1,8 +1,10 @@
 """Log records on the screen and in the run's files."""
 
+import io
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,15 +23,33 @@ def console() -> Any:
     return _console
 
 
-def open_closed_streams() -> None:
-    """Connect closed standard streams (`>&-`) to the null device, before a file of ours gets their numbers."""
+class _Terminal(io.TextIOWrapper):
+    """A terminal that may be closed while the run saves (SIGHUP): what can no longer be shown is no error."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def prepare_streams() -> None:
+    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device, before a file of ours gets
+    its number, and a terminal may go away."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+        stream = getattr(sys, name)
+        if number and stream.isatty() and hasattr(stream, "buffer"):
+            setattr(sys, name, _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True))
 
 
 class _TerminalHandler(logging.Handler):

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.run.logs import open_closed_streams
+from launcher.run.logs import prepare_streams
 from launcher.runs import (
     cancel,
     digest,
@@ -82,7 +82,7 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
-    open_closed_streams()
+    prepare_streams()
     try:
         parsed = build_parser().parse_args(with_verb(sys.argv[1:] if arguments is None else arguments))
         code: int = VERBS[parsed.verb].run(parsed)

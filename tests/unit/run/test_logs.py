@@ -8,8 +8,8 @@ import pytest
 SCRIPT = """
 import logging, sys
 from pathlib import Path
-from launcher.run.logs import open_closed_streams, setup_logging
-open_closed_streams()
+from launcher.run.logs import prepare_streams, setup_logging
+prepare_streams()
 with open(sys.argv[1], "w") as file:
     file.write(str(file.fileno()))
     setup_logging(Path(sys.argv[2]))
