@@ -51,7 +51,7 @@ def test_a_closed_terminal_loses_no_step(tmp_path: Path) -> None:
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "launcher", f"paths.outputs={tmp_path}", *RUN, ENDLESS])
     printed = b""
-    while b"Training from" not in printed:
+    while b"checkpoint copied" not in printed:
         printed += os.read(terminal, 4096)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
