@@ -1,6 +1,6 @@
 # `make train` and `make test` each do everything on a fresh clone of a machine with Python 3.11 to 3.13:
-# an environment in .venv with the versions of constraints.txt, then the default experiment, or the whole test suite.
-# Words for the command itself: make train ARGS='optimizer.lr=1e-3 seed=1', make test ARGS='-k lock'.
+# an environment in .venv with the versions of constraints.txt, then the default experiment, or all tests.
+# Arguments for the command itself: make train ARGS='optimizer.lr=1e-3 seed=1', make test ARGS='-k lock'.
 
 SHELL := /bin/bash
 VENV ?= .venv
@@ -21,7 +21,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
 	@echo 'make test         lint, types, tests (ARGS="-k lock" chooses tests)'
-	@echo 'make format       put the code into its form, mend what ruff can mend'
+	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'

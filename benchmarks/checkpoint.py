@@ -78,7 +78,7 @@ class Training:
 
 # ------------------------------------------------------------------------------------------------------- contenders
 class Contender:
-    """Saves into a folder; `begin` returns as soon as training may go on, `finish` once the bytes are durable."""
+    """Saves into a folder; `begin` returns when training may continue, `finish` when the bytes are durable."""
 
     name = ""
 
@@ -101,7 +101,7 @@ class Contender:
 
 
 class Timed(CheckpointStore):
-    """Notes when a checkpoint was committed: what is deleted afterwards delays no one."""
+    """Notes when a checkpoint was committed; deleting older ones afterwards is not counted."""
 
     durable_at = 0.0
 
@@ -134,9 +134,9 @@ class Ours(Contender):
         return self.store.durable_at
 
     def load(self) -> None:
-        found = self.store.newest_valid(is_small)
-        assert found is not None
-        self.strategy.load(StoredCheckpoint(found[0]))
+        newest = self.store.newest_valid(is_small)
+        assert newest is not None
+        self.strategy.load(StoredCheckpoint(newest[0]))
 
 
 def _strategy(training: Training) -> NativeStrategy:
@@ -311,7 +311,7 @@ def seconds(act: Callable[[], Any]) -> float:
 
 
 def loop(training: Training, steps: int, contender: Contender | None = None) -> float:
-    """Seconds for so many steps, with one save begun after the first."""
+    """Seconds for `steps` steps, with one save that starts after the first."""
 
     def run() -> None:
         for i in range(steps):
@@ -325,7 +325,7 @@ def loop(training: Training, steps: int, contender: Contender | None = None) -> 
 
 
 def forget(folder: Path) -> None:
-    """Drop files from the page cache: they are not in it either when a run goes on after a reboot or elsewhere."""
+    """Drop files from the page cache: after a reboot or on another node they are not in it either."""
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -335,7 +335,7 @@ def forget(folder: Path) -> None:
 
 
 class Yardsticks:
-    """Copy, write and read of as many bytes as the state has, with memory that is kept."""
+    """Copy, write and read as many bytes as the state has, in memory that is reused."""
 
     def __init__(self, training: Training, folder: Path):
         self.tensors, self.file = training.tensors(), folder / "raw"
@@ -365,7 +365,7 @@ class Yardsticks:
 
 
 class Peak:
-    """Resident memory at its highest while inside, over what it was before; looked at every 5 ms."""
+    """Peak resident memory over what it was before, sampled every 5 ms."""
 
     def __enter__(self) -> "Peak":
         self._stop, self.extra, self._start = threading.Event(), 0, _resident()
@@ -386,14 +386,14 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure(given: argparse.Namespace, folder: Path) -> None:
-    training = Training(given.millions)
+def measure(arguments: argparse.Namespace, folder: Path) -> None:
+    training = Training(arguments.millions)
     contenders: list[Contender] = []
     memory: dict[str, int] = {}
     for number, kind in enumerate(ALL):
         if kind in NEEDS and importlib.util.find_spec(NEEDS[kind]) is None:
             print(f"{kind.name}: {NEEDS[kind]} is not installed")
-        elif given.only is None or kind.name in given.only or kind is Ours:
+        elif arguments.only is None or kind.name in arguments.only or kind is Ours:
             contender = kind(training, folder / str(number))
             gc.collect()
             with Peak() as peak:
@@ -408,9 +408,9 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     results: dict[str, dict[str, list[float]]] = {
         c.name: {"blocked": [], "lost": [], "durable": [], "load": []} for c in contenders
     }
-    for repeat in range(given.repeats):
+    for repeat in range(arguments.repeats):
         for contender in contenders:
-            print(f"repeat {repeat + 1} of {given.repeats}: {contender.name}", file=sys.stderr, flush=True)
+            print(f"repeat {repeat + 1} of {arguments.repeats}: {contender.name}", file=sys.stderr, flush=True)
             yard.take()
             measure_one(contender, training, step, results[contender.name])
     size = training.nbytes() / 1e9
@@ -418,27 +418,27 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
           f"read {yard['read']:.3f} s")  # fmt: skip
     print_table(results, memory, yard)
     shutil.rmtree(folder / "0")
-    left = statistics.median(exit_seconds(given.millions, folder / f"exit-{i}") for i in range(given.repeats))
+    left = statistics.median(exit_seconds(arguments.millions, folder / f"exit-{i}") for i in range(arguments.repeats))
     print(f"SIGTERM to exit: {left:.2f} s, {left / yard['write']:.2f} of the write")
 
 
-def measure_one(contender: Contender, training: Training, step: float, found: dict[str, list[float]]) -> None:
+def measure_one(contender: Contender, training: Training, step: float, results: dict[str, list[float]]) -> None:
     start = time.perf_counter()
-    found["blocked"].append(seconds(contender.begin))
+    results["blocked"].append(seconds(contender.begin))
     contender.finish()
     durable = contender.durable_at() - start
-    found["durable"].append(durable)
+    results["durable"].append(durable)
     steps = max(4, int(1.5 * durable / step) + 1)
-    found["lost"].append(-loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2)
+    results["lost"].append(-loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2)
     if not isinstance(contender, LightningAsync):
         forget(contender.folder)
-        found["load"].append(seconds(contender.load))
+        results["load"].append(seconds(contender.load))
 
 
 def print_table(results: dict[str, dict[str, list[float]]], memory: dict[str, int], yard: Yardsticks) -> None:
     print(f"{'':28s} {'blocked':>8s} {'lost':>14s} {'durable':>15s} {'load':>14s}   extra memory")
-    for name, found in results.items():
-        cells = {key: statistics.median(values) for key, values in found.items() if values}
+    for name, measured in results.items():
+        cells = {key: statistics.median(values) for key, values in measured.items() if values}
         parts = [f"{name:28s} {cells['blocked']:7.2f}s"]
         for key, against in (("lost", "copy"), ("durable", "write"), ("load", "read")):
             parts.append(f"{cells[key]:7.2f}s {cells[key] / yard[against]:5.2f}x" if key in cells else f"{'-':>14s}")
@@ -493,16 +493,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
     parser.add_argument("--only", nargs="*", help="contenders beside ours")
     parser.add_argument("--leave", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     warnings.filterwarnings("ignore")
-    if given.leave:
-        trainer = Leaving(max_steps=100, workspace=given.leave, device="cpu")
-        trainer.millions = given.millions
+    if arguments.leave:
+        trainer = Leaving(max_steps=100, workspace=arguments.leave, device="cpu")
+        trainer.millions = arguments.millions
         trainer.train()
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        measure(given, Path(folder))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        measure(arguments, Path(folder))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ RUNS = 4
 
 @dataclass
 class Outcome:
-    """What came of one sweep."""
+    """The outcome of one sweep."""
 
     seconds: float
     computed: int
@@ -74,31 +74,36 @@ class Bench:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def ours(self, outputs: Path) -> tuple[list[str], Callable[[], list[str]]]:
-        given = self.arguments
+        arguments = self.arguments
         command = [
             *(sys.executable, "-m", "launcher", "model=mlp", "data=digits", "model.hidden_dim=16"),
-            *(f"trainer.max_steps={given.steps}", f"hooks.checkpointing.interval={given.interval}"),
-            *("+tracker.pace._target_=goodput_pace.Pace", f"+tracker.pace.seconds={given.pace}"),
+            *(f"trainer.max_steps={arguments.steps}", f"hooks.checkpointing.interval={arguments.interval}"),
+            *("+tracker.pace._target_=goodput_pace.Pace", f"+tracker.pace.seconds={arguments.pace}"),
             *(f"paths.outputs={outputs}", "dispatch=slurm", "dispatch.partition=preempt", "dispatch.wait=true"),
             *("dispatch.max_fruitless_restarts=null", "+dispatch.sbatch.exclusive=true", "-m", "seed=0,1,2,3"),
         ]
         return command, lambda: self._digests(sorted(outputs.glob("*/*/run.json")))
 
     def peer(self, outputs: Path) -> tuple[list[str], Callable[[], list[str]]]:
-        given = self.arguments
+        arguments = self.arguments
         command = [
             *(sys.executable, str(HERE / "goodput_peer.py"), "-m", "hydra/launcher=submitit_slurm"),
             *(f"hydra.sweep.dir={outputs}/hydra", "hydra.launcher.partition=preempt", "hydra.launcher.timeout_min=120"),
             *("+hydra.launcher.additional_parameters={exclusive: true}", "hydra.launcher.signal_delay_s=60"),
-            *(f"+steps={given.steps}", f"+interval={given.interval}", f"+pace={given.pace}", "+signal=SIGUSR2"),
+            *(
+                f"+steps={arguments.steps}",
+                f"+interval={arguments.interval}",
+                f"+pace={arguments.pace}",
+                "+signal=SIGUSR2",
+            ),
             *(f"+outputs={outputs}", "+seed=0,1,2,3"),
         ]
         return command, lambda: self._peer_digests([outputs / f"seed-{seed}" for seed in range(RUNS)])
 
     def _digests(self, records: list[Path]) -> list[str]:
         command = [sys.executable, "-m", "launcher.runs", "digest", *(str(path.parent) for path in records)]
-        told = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
-        return [line.split()[0] for line in told.splitlines()]
+        printed = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
+        return [line.split()[0] for line in printed.splitlines()]
 
     def _peer_digests(self, folders: list[Path]) -> list[str]:
         import hashlib
@@ -118,7 +123,7 @@ class Bench:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def sweep(self, way: Callable[[Path], tuple[list[str], Callable[[], list[str]]]], every: float | None) -> Outcome:
-        """Run the sweep, preempting each node every so many seconds; None: never."""
+        """Run the sweep, preempting each node every `pause` seconds; None: never."""
         outputs = Path(tempfile.mkdtemp(dir=self.root))
         command, weights = way(outputs)
         over, count = threading.Event(), 0
@@ -138,7 +143,7 @@ class Bench:
         thread.start()
         try:
             done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=1800)
-            while self._jobs():  # it may have given up a job that SLURM goes on with
+            while self._jobs():  # it may have given up a job that SLURM still runs
                 time.sleep(1)
         finally:
             over.set()

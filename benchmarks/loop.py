@@ -90,30 +90,30 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--time", action="store_true", help="seconds instead of instructions")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if given.case:
-        CASES[given.case](given.steps)
+    if arguments.case:
+        CASES[arguments.case](arguments.steps)
         return
     present = [name for name in CASES if name != "trainloop" or Path(sys.prefix).glob("lib/*/site-packages/trainloop")]
     costs = {}
     for name in present:
         try:
-            if given.time:
+            if arguments.time:
                 CASES[name](50)
                 start = time.perf_counter()
-                CASES[name](given.steps * 5)
-                costs[name] = (time.perf_counter() - start) / (given.steps * 5) * 1e6
+                CASES[name](arguments.steps * 5)
+                costs[name] = (time.perf_counter() - start) / (arguments.steps * 5) * 1e6
             else:
                 if shutil.which("valgrind") is None:
                     parser.error("valgrind is not installed; take --time")
                 # two lengths, so that imports and set-up cancel
-                costs[name] = (instructions(name, given.steps) - instructions(name, given.steps // 4)) / (
-                    given.steps - given.steps // 4
+                costs[name] = (instructions(name, arguments.steps) - instructions(name, arguments.steps // 4)) / (
+                    arguments.steps - arguments.steps // 4
                 )
         except (ImportError, subprocess.CalledProcessError) as error:
             print(f"{name}: not measured ({type(error).__name__})")
-    unit = "us" if given.time else "instructions"
+    unit = "us" if arguments.time else "instructions"
     for name, cost in costs.items():
         print(f"{name:42s} {cost:14.0f} {unit} a step   {cost / costs['bare loop']:.2f} of the bare loop")
 

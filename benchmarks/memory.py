@@ -74,12 +74,12 @@ def measure(folder: Path) -> dict[str, Any]:
     overrides = json.loads((folder / "overrides.json").read_text())
     config = compose(overrides)
     before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     gradients = Gradients()
     trainer = build_trainer(config, RunFolder(folder / "run"), [gradients])
     trainer.train()
     moments = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
-    found = {
+    counted = {
         "numel": sum(p.numel() for p in trainer.model.parameters()),
         "parameters": held(list(trainer.model.parameters())),
         "gradients": gradients.bytes,
@@ -87,7 +87,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "peak": status("VmHWM") - before,
     }
     trainer.strategy.teardown()
-    return found
+    return counted
 
 
 def status(key: str) -> int:
@@ -97,7 +97,7 @@ def status(key: str) -> int:
 
 
 def run(ranks: int, overrides: list[str], dim: int) -> list[dict[str, Any]]:
-    """What each rank found."""
+    """What each rank counted."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "overrides.json").write_text(json.dumps([*settings(dim, ranks), *overrides]))
@@ -105,7 +105,7 @@ def run(ranks: int, overrides: list[str], dim: int) -> list[dict[str, Any]]:
         spawner.run()
         if (failed := spawner.cause()) is not None:
             raise SystemExit(f"rank {failed.number} failed; code {failed.process.returncode}")
-        return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(ranks)]
+        return [json.loads((folder / f"memory-{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def main() -> None:
@@ -118,10 +118,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for row in arguments.rows or ROWS:
         ranks, share, overrides = ROWS[row]
-        found = max(run(ranks, overrides, arguments.dim), key=lambda one: one["parameters"])
-        parts = [found["parameters"], found["gradients"], found["optimizer"]]
-        theory = 16 * found["numel"] / share  # fp32 weights, gradients and two moments
-        cells = [*parts, sum(parts), theory, found["peak"]]
+        largest = max(run(ranks, overrides, arguments.dim), key=lambda counted: counted["parameters"])
+        parts = [largest["parameters"], largest["gradients"], largest["optimizer"]]
+        theory = 16 * largest["numel"] / share  # fp32 weights, gradients and two moments
+        cells = [*parts, sum(parts), theory, largest["peak"]]
         print(f"| {row} |", " | ".join(f"{cell / 2**20:.1f}" for cell in cells), "|", flush=True)
 
 
@@ -129,6 +129,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as it was before the spawner blocked some
         target = Path(sys.argv[2])
-        (target / f"found-{os.environ['RANK']}.json").write_text(json.dumps(measure(target)))
+        (target / f"memory-{os.environ['RANK']}.json").write_text(json.dumps(measure(target)))
     else:
         main()
