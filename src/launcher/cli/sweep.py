@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
-from launcher.config.identity import drift
+from launcher.config.identity import changed_keys
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.config.session import returned
@@ -89,13 +89,13 @@ def check_jobs(
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
     """The sentence that refuses two jobs of one identity, naming what differs and does not count."""
-    keys = [sentence.partition("=")[0].partition(":")[0] for sentence in drift(first.plain, second.plain)]
+    keys = changed_keys(first.plain, second.plain)
     same = f"jobs {first.index} and {second.index} of the sweep are the same run, {second.run}"
     if not keys:
-        return f"{' '.join(second.overrides)}: {same}; leave one out, or give each its run.tag."
+        return f"{' '.join(second.overrides)}: {same}; remove one, or give each its own run.tag."
     return (
-        f"{', '.join(keys)}: {same}, since run.not_identity has it that this does not count; sweep over what "
-        "does, or give each job its run.tag."
+        f"{', '.join(keys)}: {same}, since run.not_identity lists this key; sweep over another key, or give each job "
+        "its own run.tag."
     )
 
 

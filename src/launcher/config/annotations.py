@@ -1,154 +1,117 @@
-"""Annotations read from source: the types that a value of a configuration can have, and `Any` for the rest.
+"""Annotations read from source, by the names that they are spelled with: `nn.Module` is `Module`.
 
-What comes out is built of int, float, bool, str, None, list, dict, Literal, unions and `Annotated` bounds:
-what YAML can say. `Path` counts as text, tuples, sets and sequences as lists. A class that YAML cannot
-write down (`Tensor`) drops out of a union: `lr: float | Tensor` must be a number in a configuration.
+The types are those that YAML can express: int, float, bool, str, None, list, dict, Literal, unions and `Annotated`
+bounds. `Path` counts as text, tuples, sets and sequences as lists. A class that YAML cannot express (`Tensor`) drops
+out of a union: `lr: float | Tensor` must be a number in a configuration. Every other name is `Any`, unless it is an
+alias in the same module (`Kind = Literal["a", "b"]`).
 """
 
 import ast
-import builtins
-from functools import reduce
-from typing import Annotated, Any, Literal, Union
+import copy
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 
 import annotated_types
 
 from launcher import types as bounded
-from launcher.config.source import Module, NotThere, Opaque, dotted_name, full_name, refer
 
-PLAIN = {"int": int, "float": float, "bool": bool, "str": str, "None": None, "list": list, "dict": dict}
-LISTS = {
-    "Collection", "FrozenSet", "Iterable", "List", "MutableSequence", "Sequence", "Set", "Tuple", "frozenset",
-    "list", "set", "tuple",
+BOUNDS = (annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le)
+
+
+class Sentinel:
+    """No YAML value can have this type."""
+
+
+NAMES: dict[str, Any] = {
+    "int": int, "float": float, "bool": bool, "str": str, "Path": str, "PurePath": str, "PathLike": str, "AnyStr": str,
+    "Literal": Literal, "Optional": Optional, "Union": Union, "Annotated": Annotated,
+    **dict.fromkeys(["Collection", "Iterable", "List", "MutableSequence", "Sequence", "list"], list),
+    **dict.fromkeys(["FrozenSet", "Set", "Tuple", "frozenset", "set", "tuple"], tuple),
+    **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
+    **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel),
+    **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le")},
+    **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
 }  # fmt: skip
-DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
-TEXTS = {"pathlib.Path", "pathlib.PurePath", "os.PathLike", "typing.AnyStr"}
-TYPING = ("typing.", "typing_extensions.", "collections.abc.")
-UNWRITABLE = {
-    "torch.Generator", "torch.Tensor", "torch.nn.Module", "torch.nn.Parameter", "torch.optim.Optimizer",
-}  # fmt: skip
-
-_DROPPED = object()
-"""A type of which no plain value of a configuration is."""
+TYPE_SYNTAX = (
+    ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.BinOp, ast.BitOr, ast.UnaryOp, ast.USub, ast.Call, ast.Load,
+    ast.keyword, ast.List,
+)  # fmt: skip
+WRAPPERS = {"Final", "ClassVar", "InitVar", "Required", "NotRequired"}
 
 
-def evaluate(node: ast.expr | None, module: Module) -> Any:
-    """The type of an annotation in the source of a module; `Any` where it says nothing about plain values."""
-    found = _evaluate(node, module, 0) if node is not None else Any
-    return Any if found is _DROPPED else found
+class _Names(dict[str, Any]):
+    """The meaning of each name in a module."""
+
+    def __init__(self, statements: Mapping[str, Any]):
+        super().__init__(NAMES)
+        self.statements = statements
+
+    def __missing__(self, name: str) -> Any:
+        statement = self.statements.get(name)
+        self[name] = Any  # what an alias that refers to itself sees
+        if isinstance(statement, ast.Assign):
+            self[name] = evaluate(statement.value, self.statements)
+        return self[name]
 
 
-def _evaluate(node: ast.AST, module: Module, hops: int) -> Any:
-    if hops > 10:
+def evaluate(node: ast.expr | None, statements: Mapping[str, Any]) -> Any:
+    """The type of an annotation; `Any` where it does not restrict a YAML value.
+
+    Args:
+        statements: the module's statements by the name that they bind.
+    """
+    if node is None:
         return Any
-    if isinstance(node, ast.Constant):
-        return _constant(node, module, hops)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([_evaluate(side, module, hops) for side in (node.left, node.right)])
-    if isinstance(node, ast.Subscript):
-        return _subscript(node, module, hops)
-    return _named(node, module, hops) if dotted_name(node) else Any
-
-
-def _constant(node: ast.Constant, module: Module, hops: int) -> Any:
-    if node.value is None:
-        return None
-    if isinstance(node.value, str):
-        try:
-            return _evaluate(ast.parse(node.value, mode="eval").body, module, hops + 1)
-        except SyntaxError:
+    try:
+        spelled = _Spelled().visit(copy.deepcopy(node))
+        if not all(isinstance(each, TYPE_SYNTAX) for each in ast.walk(spelled)):
             return Any
-    return Any
-
-
-def _named(node: ast.AST, module: Module, hops: int) -> Any:
-    full = full_name(module, node)
-    short = full.rpartition(".")[2]
-    if full in UNWRITABLE:
-        return _DROPPED
-    if full in TEXTS:
-        return str
-    if full.startswith("launcher.types.") and hasattr(bounded, short):
-        return getattr(bounded, short)
-    if full.startswith(TYPING) or full in vars(builtins):
-        if short in LISTS:
-            return list
-        if short in DICTS:
-            return dict
-        return PLAIN.get(full, Any)
-    is_imported = full != dotted_name(node)
-    if is_imported and full.split(".")[0] != module.name.split(".")[0]:
+        code = compile(ast.fix_missing_locations(ast.Expression(spelled)), "annotation", "eval")
+        kind = _plain(eval(code, {"__builtins__": {}}, _Names(statements)))
+    except (TypeError, SyntaxError, ValueError, RecursionError):
         return Any
-    return _own(node, module, hops)
+    return Any if kind is Sentinel else kind
 
 
-def _own(node: ast.AST, module: Module, hops: int) -> Any:
-    """A name of the user's own package: an alias (`Size = int | None`) is followed, a class is not for YAML
-    to write."""
-    try:
-        found = refer(module, node)
-    except (NotThere, Opaque):
-        return Any
-    if isinstance(found, Module):
-        return Any
-    if isinstance(found.node, ast.ClassDef):
-        return Any if found.node.bases else _DROPPED  # with bases it may be an Enum or a TypedDict
-    value = getattr(found.node, "value", None)
-    return _evaluate(value, found.module, hops + 1) if isinstance(value, ast.AST) else Any
+class _Spelled(ast.NodeTransformer):
+    """Rewrites dotted names to their last part, and quoted annotations to what they quote."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return ast.Name(node.attr, ast.Load())
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        name = self.visit(node.value)
+        if not isinstance(name, ast.Name) or name.id == "Literal":
+            return ast.Subscript(name, node.slice, ast.Load())
+        if name.id in WRAPPERS:
+            return self.visit(node.slice)
+        if name.id == "Annotated" and isinstance(node.slice, ast.Tuple):
+            kind, *marks = node.slice.elts
+            bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]
+            return (
+                ast.Subscript(name, ast.Tuple([self.visit(kind), *bounds], ast.Load()), ast.Load()) if bounds else kind
+            )
+        return ast.Subscript(name, self.visit(node.slice), ast.Load())
 
 
-def _subscript(node: ast.Subscript, module: Module, hops: int) -> Any:
-    full = full_name(module, node.value)
-    short = full.rpartition(".")[2]
-    items: list[ast.AST] = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-    if short == "Literal":
-        values = [item.value for item in items if isinstance(item, ast.Constant)]
-        return Literal[tuple(values)] if len(values) == len(items) else Any
-    if short == "Annotated":
-        return _annotated(_evaluate(items[0], module, hops), items[1:], module)
-    if short in ("Optional", "Union"):
-        members = [_evaluate(item, module, hops) for item in items]
-        return _union([*members, None] if short == "Optional" else members)
-    if short in ("Final", "ClassVar", "InitVar", "Required", "NotRequired"):
-        return _evaluate(items[0], module, hops)
-    if short in LISTS:
-        kinds = [_evaluate(item, module, hops) for item in items if not _is_ellipsis(item)]
-        kind = kinds[0] if kinds and all(one == kinds[0] for one in kinds) else Any
-        return list[Any if kind is _DROPPED else kind]  # type: ignore[misc]
-    if short in DICTS:
-        kind = _evaluate(items[-1], module, hops)
-        return dict[str, Any if kind is _DROPPED else kind]  # type: ignore[misc]
-    return Any
-
-
-def _annotated(base: Any, marks: list[ast.AST], module: Module) -> Any:
-    """`Annotated[int, Gt(0)]` with bounds of annotated_types that are written out; other metadata says
-    nothing here."""
-    found = []
-    for mark in marks:
-        if isinstance(mark, ast.Call) and len(mark.args) == 1:
-            name = full_name(module, mark.func).rpartition(".")[2]
-            if name in ("Gt", "Ge", "Lt", "Le"):
-                found.append(getattr(annotated_types, name)(literal(mark.args[0])))
-    return reduce(lambda kind, mark: Annotated[kind, mark], found, base)
-
-
-def _union(members: list[Any]) -> Any:
-    kept = [member for member in members if member is not _DROPPED]
-    if any(member is Any for member in kept):
-        return Any
-    return Union[tuple(kept)] if kept else _DROPPED  # noqa: UP007 - made at run time
-
-
-def _is_ellipsis(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is Ellipsis
-
-
-def literal(node: ast.AST | None, otherwise: Any = None) -> Any:
-    """The value of a literal in source, or `otherwise` for any other expression."""
-    try:
-        return ast.literal_eval(node) if node is not None else otherwise
-    except (ValueError, TypeError):
-        return otherwise
-
-
-__all__ = ["evaluate", "literal"]
+def _plain(kind: Any) -> Any:
+    """A type as YAML can express it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        members = [member for member in map(_plain, arguments) if member is not Sentinel]
+        return Any if Any in members else Union[tuple(members)] if members else Sentinel  # noqa: UP007
+    if origin in (list, tuple):
+        items = {_plain(argument) for argument in arguments if argument is not Ellipsis}
+        item = items.pop() if len(items) == 1 else Any
+        return list[Any if item is Sentinel else item]  # type: ignore[misc]
+    if origin is dict:
+        item = _plain(arguments[-1])
+        return dict[str, Any if item is Sentinel else item]  # type: ignore[misc]
+    if origin is Annotated:
+        marks = [mark for mark in kind.__metadata__ if isinstance(mark, BOUNDS)]
+        return kind if len(marks) == len(kind.__metadata__) else _plain(kind.__origin__)
+    return list if kind is tuple else kind

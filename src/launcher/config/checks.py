@@ -1,22 +1,25 @@
-"""What several keys of a configuration must agree on, and what must be there on disk."""
+"""Rules across several keys, and about files and folders. The parts that obey a rule call the same function."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from glob import iglob
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import hint, show
+from launcher.config.messages import Fault, hint, show
+from launcher.config.tree import get
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
-"""Jobs that use the model (and the data) of a run and train nothing."""
+"""Jobs that use the model (and the data) of a run, and do not train."""
 RESUME = ("auto", "never", "must")
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 
 
-def crosschecks(tree: dict[str, Any]) -> Iterator[str]:
-    """A sentence for each fault of a resolved configuration. Values of a wrong type are left to others."""
-    job = _at(tree, "job._target_")
+def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
+    """The faults of a resolved configuration. Values of a wrong type are reported by the schema."""
+    job = get(tree, "job._target_")
     if job not in NO_TRAINING:
         yield from _batch(tree)
         yield from _warmup(tree)
@@ -24,87 +27,142 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[str]:
         yield from _files(tree)
     yield from _names(tree)
     yield from _start(tree)
-
-
-def _at(tree: dict[str, Any], path: str) -> Any:
-    value: Any = tree
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    yield from _outputs(tree)
+    yield from _signals(tree)
 
 
 def _count(tree: dict[str, Any], path: str) -> int | None:
-    value = _at(tree, path)
+    value = get(tree, path)
     return value if type(value) is int and value > 0 else None
 
 
-def _batch(tree: dict[str, Any]) -> Iterator[str]:
-    """The samples of a step must divide evenly over ranks and micro-batches. `dispatch.nproc=auto` counts as one rank
-    here: what does not divide then divides by no number of them."""
-    size, micro = _count(tree, "data.batch_size"), _count(tree, "trainer.micro_batch_size")
-    nproc, nodes = _count(tree, "dispatch.nproc"), _count(tree, "dispatch.nodes") or 1
-    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node")
-    world = (nproc or tasks or 1) * nodes
-    unit = (micro or 1) * world
-    if size is None or size % unit == 0:
-        return
+def batch_fault(size: int, micro: int | None, world_size: int, source: str | None = None) -> Fault | None:
+    """The samples of a step must divide evenly over ranks and micro-batches.
+
+    Args:
+        micro: samples per rank and forward; None: whatever fits.
+        source: where the number of ranks is from.
+    """
+    unit = (micro or 1) * world_size
+    if size % unit == 0:
+        return None
     factors = [f"trainer.micro_batch_size={micro}"] if micro else []
-    if nproc is not None or world > 1:
-        source = f"dispatch.nproc={nproc}" if nproc is not None else f"{tasks or 1} to a node"
-        machines = f" x {nodes} nodes" if nodes > 1 else ""
-        factors.append(f"{world} rank{'s' if world > 1 else ''} ({source}{machines})")
-    parts = " x ".join(factors) + (f" = {unit}" if len(factors) > 1 else "")
-    ways = [str(way) for way in (size // unit * unit, (size // unit + 1) * unit) if way]
-    yield f"data.batch_size={size}: does not divide by {parts}; take {' or '.join(ways)}."
+    if world_size > 1 or source:
+        factors.append(f"{world_size} rank{'s' if world_size > 1 else ''}{f' ({source})' if source else ''}")
+    product = " x ".join(factors) + (f" = {unit}" if len(factors) > 1 else "")
+    sizes = [str(multiple) for multiple in (size // unit * unit, (size // unit + 1) * unit) if multiple]
+    return Fault("data.batch_size", str(size), f"is not divisible by {product}; use {' or '.join(sizes)}.")
 
 
-def _warmup(tree: dict[str, Any]) -> Iterator[str]:
-    steps, ratio = _at(tree, "scheduler.warmup_steps"), _at(tree, "scheduler.warmup_ratio")
-    total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
+def _batch(tree: dict[str, Any]) -> Iterator[Fault]:
+    """`nproc=auto` counts as one rank: a batch that fails here fails for any number of ranks."""
+    size, nproc, nodes = _count(tree, "data.batch_size"), _count(tree, "dispatch.nproc"), _count(tree, "dispatch.nodes")
+    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node")
+    world_size = (nproc or tasks or 1) * (nodes or 1)
+    source = f"dispatch.nproc={nproc}" if nproc else f"{tasks or 1} per node" if world_size > 1 else None
+    if source and nodes and nodes > 1:
+        source += f" x {nodes} nodes"
+    if size and (fault := batch_fault(size, _count(tree, "trainer.micro_batch_size"), world_size, source)):
+        yield fault
+
+
+def warmup_fault(steps: int | None, ratio: float | None, total: int | None) -> Fault | None:
+    """At most one of the two may be set, and the warm-up must not be longer than the run."""
     if steps and ratio:
-        yield (
-            f"scheduler.warmup_steps={show(steps)}: scheduler.warmup_ratio={show(ratio)} is set too, "
-            "and only one may be; e.g. scheduler.warmup_ratio=null."
+        text = (
+            f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g. scheduler.warmup_ratio=null."
         )
-    if type(steps) is int and total is not None and steps > total:
-        yield f"scheduler.warmup_steps={steps}: is more than the steps there are; take {total} or less."
+        return Fault("scheduler.warmup_steps", show(steps), text)
+    if steps and total and steps > total:
+        return Fault("scheduler.warmup_steps", show(steps), f"the run has only {total} steps; use at most {total}.")
+    return None
 
 
-def _files(tree: dict[str, Any]) -> Iterator[str]:
-    """`data.files` and its kin (`data.val_files`): each pattern must match something."""
-    data = _at(tree, "data")
+def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
+    steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
+    total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
+    if type(steps) is int and (fault := warmup_fault(steps, ratio, total)):
+        yield fault
+
+
+def no_file(key: str, pattern: str) -> Fault:
+    where = "" if Path(pattern).expanduser().is_absolute() else f" (looked in {Path.cwd()})"
+    return Fault(key, show(pattern, 200), f"matches no file{where}.")
+
+
+def _files(tree: dict[str, Any]) -> Iterator[Fault]:
+    """`data.files`, and keys like `data.val_files`."""
+    data = get(tree, "data")
     for key, value in data.items() if isinstance(data, dict) else ():
-        if key != "files" and not key.endswith("_files"):
-            continue
-        for pattern in value if isinstance(value, list) else [value]:
-            if isinstance(pattern, str) and not _matches(pattern):
-                where = "" if Path(pattern).expanduser().is_absolute() else f" (looked in {Path.cwd()})"
-                yield f"data.{key}={show(pattern, 200)}: matches no file{where}."
+        if key == "files" or key.endswith("_files"):
+            for pattern in value if isinstance(value, list) else [value]:
+                if isinstance(pattern, str) and not _matches(Path(pattern).expanduser()):
+                    yield no_file(f"data.{key}", pattern)
 
 
-def _matches(pattern: str) -> bool:
-    path = str(Path(pattern).expanduser())
-    return Path(path).exists() or any(True for _ in iglob(path, recursive=True))
+def _matches(path: Path) -> bool:
+    return path.exists() or any(True for _ in iglob(str(path), recursive=True))
 
 
-def _names(tree: dict[str, Any]) -> Iterator[str]:
-    for key in ("name", "id", "tag"):
-        value = _at(tree, f"run.{key}")
+def _names(tree: dict[str, Any]) -> Iterator[Fault]:
+    for key in ("run.name", "run.id", "run.tag"):
+        value = get(tree, key)
         if isinstance(value, str) and not NAME.fullmatch(value):
-            yield (
-                f"run.{key}={show(value)}: should be usable as a folder's name: letters, digits and "
-                ". _ - + = @ with a letter, digit or _ first."
+            text = "should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, digit or _."
+            yield Fault(key, show(value), text)
+
+
+def _start(tree: dict[str, Any]) -> Iterator[Fault]:
+    resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
+    if isinstance(resume, str) and resume not in RESUME and not Path(resume).expanduser().exists():
+        text = f"should be auto, never, must or the folder of a checkpoint{hint(resume, RESUME, 'run.resume={}')}"
+        yield Fault("run.resume", show(resume, 200), text)
+    if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
+        outputs = Path(str(get(tree, "paths.outputs"))).expanduser()
+        if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
+            yield Fault(
+                "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
             )
 
 
-def _start(tree: dict[str, Any]) -> Iterator[str]:
-    resume, init_from = _at(tree, "run.resume"), _at(tree, "run.init_from")
-    if isinstance(resume, str) and resume not in RESUME and not Path(resume).expanduser().exists():
-        yield (
-            f"run.resume={show(resume, 200)}: should be auto, never, must or the folder of a checkpoint"
-            f"{hint(resume, RESUME, 'run.resume={}')}"
-        )
-    if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
-        outputs = Path(str(_at(tree, "paths.outputs"))).expanduser()
-        if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
-            yield f"run.init_from={show(init_from, 200)}: there is no such file or folder, and no run of this id."
+def _outputs(tree: dict[str, Any]) -> Iterator[Fault]:
+    """The output folder must exist, or it must be possible to create it."""
+    value = get(tree, "paths.outputs")
+    if not isinstance(value, str):
+        return
+    path = Path(value).expanduser().absolute()
+    existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
+    if not existing.is_dir():
+        yield Fault("paths.outputs", show(value, 200), f"{existing} is not a folder; use another folder.")
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield Fault("paths.outputs", show(value, 200), f"{existing} is not writable; use another folder.")
+
+
+def parse_signal(value: str | int) -> signal.Signals | None:
+    """A signal by name (`SIGUSR1`, `USR1`) or number; None if there is no such signal."""
+    try:
+        if isinstance(value, str):
+            return signal.Signals["SIG" + value.upper().removeprefix("SIG")]
+        return signal.Signals(value)
+    except (KeyError, ValueError):
+        return None
+
+
+def signal_fault(key: str, value: str | int) -> Fault | None:
+    number = parse_signal(value)
+    if number is None:
+        return Fault(key, show(value), f"there is no such signal; e.g. {key}=[SIGUSR1].")
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        return Fault(key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1].")
+    return None
+
+
+def _signals(tree: dict[str, Any]) -> Iterator[Fault]:
+    """`exit_signals` of any hook."""
+    hooks = get(tree, "hooks")
+    for name in hooks if isinstance(hooks, dict) else ():
+        key = f"hooks.{name}.exit_signals"
+        value = get(tree, key)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str | int) and (fault := signal_fault(key, each)):
+                yield fault

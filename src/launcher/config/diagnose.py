@@ -20,7 +20,7 @@ from launcher.config.messages import hint, nearest, show
 from launcher.config.schema import validate
 from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
 from launcher.config.signature import signature
-from launcher.config.source import NotThere
+from launcher.config.source import NotFound
 from launcher.errors import ConfigError
 
 
@@ -225,6 +225,6 @@ def _rewritten(override: Override, key: str) -> str:
 def _parameters(node: DictConfig) -> list[str]:
     try:
         spec = signature(str(node.get("_target_", "")))
-    except NotThere:
+    except NotFound:
         return []
     return spec.names if spec else []

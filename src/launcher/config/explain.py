@@ -9,7 +9,8 @@ from hydra.errors import InstantiationException
 from launcher.config import schema
 from launcher.config.diagnose import diagnose
 from launcher.config.session import COMPOSITION_ERRORS, first_line
-from launcher.config.source import NotThere, Opaque, locate
+from launcher.config.source import NotFound, Unresolvable, locate
+from launcher.config.tree import join
 from launcher.errors import config_error
 
 
@@ -33,21 +34,23 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
 
 
 def _not_located(error: InstantiationException) -> str | None:
-    """A `_target_` that Hydra could not import, said in one sentence; None if it was found, and failed
-    itself."""
+    """A sentence for a `_target_` that Hydra could not import; None if it was imported."""
     message = str(error)
     if "Error locating target '" not in message:
         return None
     target = message.partition("Error locating target '")[2].partition("'")[0]
-    key = message.rpartition("full_key: ")[2].strip() if "full_key: " in message else ""
-    name = f"{key}._target_={target!r}" if key else f"_target_={target!r}"
+    path = message.rpartition("full_key: ")[2].strip() if "full_key: " in message else ""
     try:
         locate(target)
-    except NotThere as missing:
-        return schema.not_there(name, missing)
-    except Opaque:
+    except NotFound as missing:
+        return str(schema.target_not_found(path, target, missing))
+    except Unresolvable:
         pass
-    cause = error.__cause__
-    while cause is not None and cause.__cause__ is not None:
-        cause = cause.__cause__
-    return f"{name}: cannot be imported: {first_line(cause or error)}"
+    return f"{join(path, '_target_')}={target!r}: cannot be imported: {first_line(root_cause(error))}"
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The innermost exception that an error was raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,9 +1,8 @@
-"""Who a run is: its name, its id (a hash of the configuration) and so its folder; and how two
-configurations differ.
+"""What identifies a run: its name and its id (a hash of the configuration); and how two configurations differ.
 
 Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`
-and `${launcher.path:...}`. They see the whole configuration, so they give the same answer while Hydra
-composes, inside the run, and in a sweep's child.
+and `${launcher.path:...}`. They see the whole configuration, so they resolve to the same value
+while Hydra composes, inside the run, and in a sweep's child process.
 """
 
 import hashlib
@@ -18,13 +17,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 
 from launcher.config.messages import show
+from launcher.config.tree import leaves, mapped, walk
 
-PLACES = ("${run.", "${paths.", "${hydra", "${launcher.")
-"""Values that interpolate these say where a run lies, not what it computes; the hash takes them as they are
-written."""
+LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
+"""Interpolations of where a run is stored, not what it computes; they are hashed as written."""
 
-COUNTED_OF_RUN = ("run.tag", "run.init_from")
-"""What counts of `run` where it is set: a wish for another run, and other weights to start from."""
+HASHED_RUN_KEYS = ("run.tag", "run.init_from")
+"""The keys of `run` that count where they are set: another run, and other weights to start from."""
+
+HASHED_FILES = ("strategy.config_file",)
+"""Files whose content counts, not their path."""
+
+MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
+"""Where metrics are from. A part whose `metric` steers training makes the hook that measures it count too."""
 
 _computing = False
 
@@ -36,8 +41,8 @@ def run_id(config: DictConfig) -> str:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
     """
     with _no_recursion():
-        counted = identity(config)
-    text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
+        hashed = identity(config)
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -45,31 +50,52 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """The resolved configuration without what `run.not_identity` names, with `run.tag` and `run.init_from` where
     they are set; whole floats are ints (`lr=1.0` is `lr=1`)."""
     excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
-    counted: dict[str, Any] = _counted(unresolved(config), (), config, excluded)
-    for key in COUNTED_OF_RUN:
-        value = OmegaConf.select(config, key)
-        if value is not None:
-            counted[key] = str(value)
-    return counted
+    tree = unresolved(config)
+    excluded -= _steering(_without(tree, excluded), config)
+
+    def value(written: Any, keys: tuple[Any, ...]) -> Any:
+        if is_interpolation(written):
+            if any(prefix in written for prefix in LOCATION_PREFIXES):
+                return written
+            resolved = value_at(config, keys)
+            if isinstance(resolved, Container):
+                return mapped(_without(OmegaConf.to_container(resolved, resolve=False), excluded, keys), value, keys)
+            written = resolved
+        if isinstance(written, str) and ".".join(map(str, keys)) in HASHED_FILES:
+            return _content(Path(written).expanduser())
+        return int(written) if isinstance(written, float) and written.is_integer() else written
+
+    hashed: dict[str, Any] = mapped(_without(tree, excluded), value)
+    for key in HASHED_RUN_KEYS:
+        if (setting := OmegaConf.select(config, key)) is not None:
+            hashed[key] = str(setting)
+    return hashed
 
 
-def _counted(written: Any, keys: tuple[Any, ...], config: DictConfig, excluded: set[str]) -> Any:
-    if isinstance(written, dict):
-        return {
-            str(key): _counted(value, (*keys, key), config, excluded)
-            for key, value in written.items()
-            if ".".join(map(str, (*keys, key))) not in excluded
-        }
-    if isinstance(written, list):
-        return [_counted(value, (*keys, index), config, excluded) for index, value in enumerate(written)]
-    if is_interpolation(written):
-        if any(place in written for place in PLACES):
-            return written
-        value = value_at(config, keys)
-        if isinstance(value, Container):
-            return _counted(OmegaConf.to_container(value, resolve=False), keys, config, excluded)
-        written = value
-    return int(written) if isinstance(written, float) and written.is_integer() else written
+def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    kept = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
+    return {key: _without(tree[key], excluded, path) for key, path in kept.items()}
+
+
+def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
+    """The hooks that measure what a counted part is steered by: early stopping by `metric: val/loss`."""
+    paths = [path for path, _ in walk(tree) if path.endswith(".metric")]
+    metrics = [str(OmegaConf.select(config, path)) for path in paths]
+    return {hook for metric in metrics for prefix, hook in MEASURED_BY.items() if metric.startswith(prefix)}
+
+
+def _content(file: Path) -> Any:
+    """JSON as parsed, any other text as it is; the path of a file that cannot be read."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return str(file)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def unresolved(config: DictConfig) -> dict[str, Any]:
@@ -81,7 +107,7 @@ def unresolved(config: DictConfig) -> dict[str, Any]:
 
 
 def is_interpolation(written: Any) -> bool:
-    """Whether only OmegaConf can tell a value of `unresolved`."""
+    """Whether OmegaConf must resolve a value of `unresolved`."""
     return isinstance(written, str) and "${" in written
 
 
@@ -99,8 +125,7 @@ def value_at(config: DictConfig, keys: Iterable[Any]) -> Any:
 
 @contextmanager
 def _no_recursion() -> Iterator[None]:
-    """A counted value that leads back to `run.id` through another gets a constant instead of an endless
-    loop."""
+    """A hashed value that refers to `run.id` indirectly sees a constant instead of recursing."""
     global _computing
     _computing = True
     try:
@@ -110,17 +135,16 @@ def _no_recursion() -> Iterator[None]:
 
 
 def choices(config: DictConfig) -> dict[str, Any]:
-    """Which option each group has (`{"model": "gpt", ...}`): from the configuration while it is composed,
-    from Hydra afterwards. Empty for a configuration that Hydra did not compose."""
-    found = OmegaConf.select(config, "hydra.runtime.choices")
-    if found is None and HydraConfig.initialized():
-        found = HydraConfig.get().runtime.choices
-    return dict(found) if found is not None else {}
+    """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra composes it, from
+    Hydra afterwards. Empty for a configuration that Hydra did not compose."""
+    chosen = OmegaConf.select(config, "hydra.runtime.choices")
+    if chosen is None and HydraConfig.initialized():
+        chosen = HydraConfig.get().runtime.choices
+    return dict(chosen) if chosen is not None else {}
 
 
 def run_name(config: DictConfig) -> str:
-    """The experiment's name if there is one, else `<model>-<data>`: the options chosen, else the classes'
-    names."""
+    """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the class names."""
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
@@ -138,33 +162,30 @@ def _file_name(choice: Any) -> str:
     return "+".join(str(part).replace("/", "-") for part in parts)
 
 
+def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """The keys in which two resolved configurations (plain containers) differ, sorted."""
+    before, after = leaves(saved), leaves(present)
+    return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
+
+
+def _same(before: dict[str, Any], after: dict[str, Any], key: str) -> bool:
+    if key not in before or key not in after:
+        return False
+    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(after[key], bool)
+
+
 def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """A sentence for each key in which two resolved configurations (plain containers) differ, in the order
-    of keys."""
-    before, after = dict(_leaves(saved)), dict(_leaves(present))
+    """A sentence for each key in which two resolved configurations differ."""
+    before, after = leaves(saved), leaves(present)
     sentences = []
-    for key in sorted(before.keys() | after.keys()):
+    for key in changed_keys(saved, present):
         if key not in before:
             sentences.append(f"{key}={show(after[key])}: is new.")
         elif key not in after:
             sentences.append(f"{key}: was {show(before[key])}, is gone.")
-        elif before[key] != after[key] or isinstance(before[key], bool) != isinstance(after[key], bool):
+        else:
             sentences.append(f"{key}={show(after[key])}: was {show(before[key])}.")
     return sentences
-
-
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        here = join(path, key)
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, here)
-        else:
-            yield here, value
-
-
-def join(path: str, key: object) -> str:
-    """The dotted path of a key in a node; the path of the root is ""."""
-    return f"{path}.{key!s}" if path else str(key)
 
 
 def _resolve_id(*, _root_: DictConfig) -> str:

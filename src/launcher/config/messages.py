@@ -1,6 +1,7 @@
-"""How values, types and near misses are put into the sentences of a ConfigError."""
+"""Faults of a configuration, and how their sentences show values, types and suggestions."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,8 +17,25 @@ LIMITS = {
 }
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a key. `value` is its value as shown; None: it does not matter, or there is none."""
+
+    key: str
+    value: str | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.value is None else f"{self.key}={self.value}: {self.text}"
+
+
+@dataclass(frozen=True)
+class WrongType(Fault):
+    """The value is not of the key's type."""
+
+
 def show(value: Any, limit: int = 60) -> str:
-    """A value as one would type it: null, true, 'text', 0.001, [1,2]; cut where it gets long."""
+    """A value as on a command line: null, true, 'text', 0.001, [1,2]; shortened to `limit` characters."""
     if value is None:
         text = "null"
     elif isinstance(value, bool):
@@ -34,7 +52,7 @@ def show(value: Any, limit: int = 60) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, if any is near: by likeness, else one of which it is a part."""
+    """The most similar name, else the shortest that contains it or is part of it; None if there is none."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
     close = get_close_matches(name.lower(), folded, n=1)

@@ -1,4 +1,4 @@
-"""The values of a configuration, all interpolations resolved, with a sentence for each that cannot be had."""
+"""Resolve all interpolations of a configuration, with a fault for each that does not resolve."""
 
 import re
 from typing import Any
@@ -6,60 +6,51 @@ from typing import Any
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.identity import choices, is_interpolation, join, unresolved, value_at
-from launcher.config.messages import hint
+from launcher.config.identity import choices, is_interpolation, unresolved, value_at
+from launcher.config.messages import Fault, hint
 from launcher.config.options import composed_from, options_with
+from launcher.config.tree import join, mapped, walk
 
 UNRESOLVED = object()
-"""Stands for a value that could not be had; its own sentence says why, so no other complains of it."""
-
+"""Stands for a value that is reported already: no other rule reports it."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
-    """The configuration as plain containers, Hydra's node left out, and a sentence for each thing missing in it."""
+def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
+    """The configuration as plain containers, without Hydra's node, and a fault for each value that is missing."""
     resolver = _Resolver(config)
     written = unresolved(config)
-    # run.id hashes everything: it cannot be had while anything else fails, so it comes last
-    tree = {key: resolver.value(written[key], (key,)) for key in sorted(written, key=lambda key: key == "run")}
-    return {key: tree[key] for key in written}, resolver.sentences()
+    # run.id hashes everything, so it resolves only if everything else does: it comes last
+    order = sorted(written, key=lambda key: key == "run")
+    tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
+    return {key: tree[key] for key in written}, resolver.all_faults()
 
 
 def plain_hydra(node: DictConfig) -> dict[str, Any]:
-    """Hydra's node as plain containers, with its interpolations as they are written."""
+    """Hydra's node as plain containers, interpolations as written."""
     plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
-def references(config: Any, path: str = "") -> dict[str, str]:
-    """Which other key a key takes its value from: `{"model.vocab_size": "data.vocab_size"}`."""
-    found: dict[str, str] = {}
-    for key, value in config.items() if isinstance(config, dict) else ():
-        here = join(path, key)
-        if isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
-            found[here] = match[1]
-        found |= references(value, here)
-    return found
+def references(tree: Any) -> dict[str, str]:
+    """The keys that take their value from another key: `{"model.vocab_size": "data.vocab_size"}`."""
+    matches = ((path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str))
+    return {path: match[1] for path, match in matches if match}
 
 
 class _Resolver:
     def __init__(self, root: DictConfig):
         self.root = root
-        self.faults: list[str] = []
+        self.faults: list[Fault] = []
         self.lacking: dict[str, dict[str, str]] = {}
-        """For a group whose option lacks keys that others refer to: what refers (`model.vocab_size=${...}`) -> key."""
+        """Groups whose option lacks keys that others refer to: the reference (`model.vocab_size=${...}`) -> key."""
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
-        """What stands under these keys, for what is written there."""
-        if isinstance(written, dict):
-            return {str(key): self.value(value, (*keys, key)) for key, value in written.items()}
-        if isinstance(written, list):
-            return [self.value(value, (*keys, index)) for index, value in enumerate(written)]
         if written == "???":
             path = ".".join(map(str, keys))
-            self.faults.append(f"{path}: needs a value; e.g. {path}=...")
+            self.faults.append(Fault(path, None, f"needs a value; e.g. {path}=..."))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
@@ -71,11 +62,11 @@ class _Resolver:
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
         if isinstance(value, Container):
-            return self.value(OmegaConf.to_container(value, resolve=False), keys)
+            return mapped(OmegaConf.to_container(value, resolve=False), self.value, keys)
         return value
 
     def note(self, path: str, written: str, error: Exception) -> None:
-        """Why an interpolation does not resolve: mostly it leads to a key that is not there."""
+        """Report an interpolation that does not resolve: usually it refers to a key that does not exist."""
         for reference in REFERENCE.findall(written):
             if OmegaConf.select(self.root, reference, default=UNRESOLVED, throw_on_missing=False) is not UNRESOLVED:
                 continue
@@ -84,23 +75,23 @@ class _Resolver:
                 self.lacking.setdefault(group, {})[f"{path}={written}"] = name
             else:
                 near = hint(reference, _dotted_keys(self.root), "${{{}}}")
-                self.faults.append(f"{path}={written}: there is no {reference}{near}")
+                self.faults.append(Fault(path, written, f"there is no {reference}{near}"))
             return
-        self.faults.append(f"{path}={written}: cannot be resolved: {str(error).splitlines()[0]}")
+        self.faults.append(Fault(path, written, f"cannot be resolved: {str(error).splitlines()[0]}"))
 
-    def sentences(self) -> list[str]:
+    def all_faults(self) -> list[Fault]:
         return self.faults + [self._lack(group, referring) for group, referring in self.lacking.items()]
 
-    def _lack(self, group: str, referring: dict[str, str]) -> str:
-        """One sentence for all keys that the chosen option of a group owes to others, and the options that do not."""
+    def _lack(self, group: str, referring: dict[str, str]) -> Fault:
+        """One fault for all keys that the chosen option of a group lacks, with the options that have them."""
         folders = composed_from(self.root)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
-        way = f"choose {', '.join(fitting)} or " if fitting else ""
+        choose = f"choose {', '.join(fitting)} or " if fitting else ""
         names = " and no ".join(dict.fromkeys(referring.values()))
-        keys = " ".join(f"{one.partition('=')[0]}=..." for one in referring)
-        chosen = choices(self.root)[group]
-        return f"{', '.join(referring)}: {group}={chosen} has no {names}; {way}set {keys} outright."
+        keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
+        text = f"{group}={choices(self.root)[group]} has no {names}; {choose}set {keys} directly."
+        return Fault(", ".join(referring), None, text)
 
 
 def _dotted_keys(root: DictConfig) -> list[str]:

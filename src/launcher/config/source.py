@@ -1,185 +1,196 @@
-"""Where a dotted name is defined, told from source text alone: nothing is imported, so torch stays out.
+"""Where a dotted name is defined, read from source: nothing is imported, so torch is not.
 
-`torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an
-assignment, or an import to follow. Names that only running code can make (extension modules, `__getattr__`,
-`exec`) are `Opaque`.
+`torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an assignment, or an
+import to follow. Names that only exist in running code (extension modules, `__getattr__`, `exec`) are `Unresolvable`.
 """
 
 import ast
 import importlib.util
+import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 MAX_HOPS = 20
+Binding = str | ast.stmt
+"""What a name is bound to: the dotted name that it is imported from, or the statement that defines it."""
 
 
-class NotThere(LookupError):
-    """The name surely does not exist. `kind` is "module" or "name"; `where` lacks `name` and has `names`."""
+class NotFound(LookupError):
+    """The name does not exist. The module `where` has only `names`; no such top-level module: `where` is ""."""
 
-    def __init__(self, kind: str, where: str, name: str, names: tuple[str, ...] = ()):
-        super().__init__(f"{kind} {name} in {where}")
-        self.kind, self.where, self.name, self.names = kind, where, name, names
+    def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
+        super().__init__(f"{name} in {where}")
+        self.where, self.name, self.names = where, name, names
 
 
-class Opaque(LookupError):
-    """What the name means cannot be told without running code."""
+class Unresolvable(LookupError):
+    """Only running code defines the name."""
 
 
 @dataclass(frozen=True)
 class Module:
     name: str
     path: Path | None
-    """Source file; None for a namespace package and for a module without Python source."""
+    """The source file; None for a namespace package, and for a module without Python source."""
     folders: tuple[str, ...] = ()
-    """Where its submodules lie, if it is a package."""
-
-    @property
-    def package(self) -> str:
-        return self.name if self.folders else self.name.rpartition(".")[0]
+    """Where the submodules of a package are."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A class, function or assigned value: its syntax node and the module that it stands in."""
+    """A class, function or assigned value, and the module that it is in."""
 
-    node: ast.AST
+    node: ast.stmt
     module: Module
 
 
 @cache
 def find_module(name: str) -> Module | None:
-    """The module of a dotted name, or None if there is none. Imports no package on the way."""
+    """The module of a dotted name; None if there is none. Imports no package."""
     parent, _, last = name.rpartition(".")
-    if not parent:
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ValueError, ImportError):
-            return None
-        if spec is None:
-            return None
-        source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-        return Module(name, source, tuple(spec.submodule_search_locations or ()))
-    package = find_module(parent)
-    for folder in map(Path, package.folders if package else ()):
-        if (folder / last / "__init__.py").is_file():
-            return Module(name, folder / last / "__init__.py", (str(folder / last),))
-        if (folder / f"{last}.py").is_file():
-            return Module(name, folder / f"{last}.py")
-        if any(folder.glob(f"{last}.*.so")) or any(folder.glob(f"{last}.*.pyd")):
-            return Module(name, None)
-        if (folder / last).is_dir():
-            return Module(name, None, (str(folder / last),))
-    return None
+    package = find_module(parent) if parent else None
+    if parent and not (package and package.folders):
+        return None
+    try:
+        spec = PathFinder.find_spec(name, package.folders) if package else importlib.util.find_spec(name)
+    except (ValueError, ImportError):
+        return None
+    if spec is None:
+        return None
+    source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    if package and spec.origin is None:  # a namespace package asks its imported parent for its folders
+        return Module(name, None, tuple(str(path) for path in (Path(each, last) for each in package.folders)))
+    return Module(name, source, tuple(spec.submodule_search_locations or ()))
 
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a file.
-
+    """
     Raises:
-        Opaque: it cannot be read or parsed; importing it will say why.
+        Unresolvable: the file cannot be read or parsed; importing it will report why.
     """
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
-        raise Opaque(str(path)) from error
+        raise Unresolvable(str(path)) from error
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body, those inside `if` and `try` included."""
+    """The statements of a body, including those inside `if` and `try`."""
     for statement in body:
         yield statement
-        for nested in ("body", "orelse", "finalbody"):
-            if isinstance(statement, ast.If | ast.Try):
-                yield from statements(getattr(statement, nested, []))
-        if isinstance(statement, ast.Try):
-            for handler in statement.handlers:
-                yield from statements(handler.body)
+        if isinstance(statement, ast.If | ast.Try):
+            handlers = statement.handlers if isinstance(statement, ast.Try) else []
+            finals = statement.finalbody if isinstance(statement, ast.Try) else []
+            for nested in (statement.body, *(handler.body for handler in handlers), statement.orelse, finals):
+                yield from statements(nested)
 
 
-def names(module: Module) -> tuple[str, ...]:
-    """The public classes and functions that a module defines or imports, for hints."""
-    found: list[str] = []
-    for statement in statements(tree(module.path).body) if module.path else ():
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            found.append(statement.name)
+def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], list[str]]:
+    """The names that a module's or class's body binds, and the modules that it imports `*` from."""
+    names: dict[str, Binding] = {}
+    stars: list[str] = []
+    for statement in statements(body):
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if "overload" not in map(decorator, statement.decorator_list):
+                names[statement.name] = statement
+        elif isinstance(statement, ast.Import):
+            for alias in statement.names:
+                first = alias.name.partition(".")[0]
+                names[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(statement, ast.ImportFrom):
-            found += [alias.asname or alias.name for alias in statement.names]
-    return tuple(name for name in dict.fromkeys(found) if not name.startswith("_") and name != "*")
+            origin = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
+            for alias in statement.names:
+                if alias.name == "*":
+                    stars.append(origin)
+                else:
+                    names[alias.asname or alias.name] = f"{origin}.{alias.name}"
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
+    return names, stars
+
+
+@cache
+def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
+    """
+    Raises:
+        Unresolvable: as `tree`.
+    """
+    if module.path is None:
+        return {}, []
+    try:
+        return bind(tree(module.path).body, module.name if module.folders else module.name.rpartition(".")[0])
+    except ImportError as error:  # a relative import beyond the top-level package
+        raise Unresolvable(module.name) from error
 
 
 def locate(dotted: str, hops: int = 0) -> Module | Definition:
     """What a dotted name is.
 
     Raises:
-        NotThere: no such module, or no such name in it.
-        Opaque: only running code can tell.
+        NotFound: no such module, or no such name in it.
+        Unresolvable: only running code defines it.
     """
-    parts = dotted.split(".")
-    module = find_module(parts[0])
-    if module is None:
-        raise NotThere("module", "", parts[0])
-    for index, part in enumerate(parts[1:], 1):
-        deeper = find_module(f"{module.name}.{part}")
-        if deeper is None or _defines(module, part):
-            return _member(look_up(module, part, hops), parts[index + 1 :])
-        module = deeper
-    return module
+    first, *rest = dotted.split(".")
+    owner: Module | Definition | None = find_module(first)
+    if owner is None:
+        raise NotFound("", first)
+    for name in rest:
+        owner = _member(owner, name, hops)
+    return owner
 
 
-def look_up(module: Module, name: str, hops: int = 0) -> Module | Definition:
-    """What a name means at the top level of a module, imports followed.
+def refer(module: Module, node: ast.AST, hops: int = 0) -> Module | Definition:
+    """What an expression like `nn.Module` means in the source of a module; raises as `locate` does."""
+    name = dotted_name(node)
+    if name is None:
+        raise Unresolvable(ast.dump(node))
+    owner: Module | Definition = module
+    for part in name.split("."):
+        owner = _member(owner, part, hops)
+    return owner
 
-    Raises:
-        NotThere, Opaque: as `locate`.
-    """
-    if hops > MAX_HOPS or (module.path is None and not module.folders):
-        raise Opaque(f"{module.name}.{name}")
-    found: ast.stmt | None = None
-    stars: list[str] = []
-    for statement in statements(tree(module.path).body) if module.path else ():
-        if _binds(statement, name):
-            found = statement
-        elif isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-            stars.append(origin(module, statement))
-    if found is not None:
-        return _follow(module, found, name, hops + 1)
+
+def _member(owner: Module | Definition, name: str, hops: int) -> Module | Definition:
+    """A name at the top level of a module, imports followed, or in the body of a class."""
+    if hops > MAX_HOPS:
+        raise Unresolvable(name)
+    if isinstance(owner, Definition):
+        method = bind(owner.node.body)[0].get(name) if isinstance(owner.node, ast.ClassDef) else None
+        if not isinstance(method, ast.stmt):  # inherited, or made by a metaclass
+            raise Unresolvable(name)
+        return Definition(method, owner.module)
+    full = f"{owner.name}.{name}"
+    names, stars = bindings(owner)
+    bound = names.get(name)
+    if isinstance(bound, str) and bound != full:  # `from . import name` binds the submodule
+        return locate(bound, hops + 1)
+    if isinstance(bound, ast.stmt):
+        value = getattr(bound, "value", None)
+        return refer(owner, value, hops + 1) if value is not None and dotted_name(value) else Definition(bound, owner)
+    if (submodule := find_module(full)) is not None:
+        return submodule
     for star in stars:
         try:
             return locate(f"{star}.{name}", hops + 1)
-        except NotThere:
+        except NotFound:
             continue
-    if (deeper := find_module(f"{module.name}.{name}")) is not None:
-        return deeper
-    if module.path and _is_dynamic(module):
-        raise Opaque(f"{module.name}.{name}")
-    kind = "module" if module.path is None else "name"
-    raise NotThere(kind, module.name, name, names(module) + _submodules(module))
+    if (owner.path is None and not owner.folders) or (owner.path and _is_dynamic(owner.path)):
+        raise Unresolvable(full)
+    public = [each for each in names if not each.startswith("_")]
+    raise NotFound(owner.name, name, (*public, *(each.name for each in pkgutil.iter_modules(owner.folders))))
 
 
-def origin(module: Module, statement: ast.ImportFrom) -> str:
-    """The absolute name of the module that a `from ... import` takes from."""
-    if not statement.level:
-        return statement.module or ""
-    base = module.package.split(".")
-    base = base[: len(base) - statement.level + 1]
-    return ".".join([*base, *([statement.module] if statement.module else [])])
-
-
-def qualify(module: Module, name: str) -> str | None:
-    """The dotted name that an imported name stands for in a module; None if it is not imported there."""
-    for statement in statements(tree(module.path).body) if module.path else ():
-        if isinstance(statement, ast.ImportFrom):
-            for alias in statement.names:
-                if (alias.asname or alias.name) == name:
-                    return f"{origin(module, statement)}.{alias.name}"
-        elif isinstance(statement, ast.Import):
-            for alias in statement.names:
-                if (alias.asname or alias.name.split(".")[0]) == name:
-                    return alias.name if alias.asname else name
-    return None
+def _is_dynamic(path: Path) -> bool:
+    return any(
+        (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
+        or (isinstance(node, ast.Call) and dotted_name(node.func) in ("globals", "setattr", "exec", "vars"))
+        for node in ast.walk(tree(path))
+    )
 
 
 def dotted_name(node: ast.AST) -> str | None:
@@ -191,82 +202,6 @@ def dotted_name(node: ast.AST) -> str | None:
     return None
 
 
-def full_name(module: Module, node: ast.AST) -> str:
-    """The absolute name that `nn.Module` in the source of a module stands for; "" if it is no dotted name."""
-    first, dot, rest = (dotted_name(node) or "").partition(".")
-    return (qualify(module, first) or first) + dot + rest
-
-
-def refer(module: Module, node: ast.AST, hops: int = 0) -> Module | Definition:
-    """What an expression like `nn.Module` in the source of a module is.
-
-    Raises:
-        NotThere, Opaque: as `locate`; Opaque also for anything but dotted names.
-    """
-    name = dotted_name(node)
-    if name is None:
-        raise Opaque(ast.dump(node))
-    first, *rest = name.split(".")
-    return _member(look_up(module, first, hops), rest, hops)
-
-
-def _member(found: Module | Definition, rest: list[str], hops: int = 0) -> Module | Definition:
-    """Attributes of what was found: of a module, or a method of a class."""
-    for part in rest:
-        if isinstance(found, Module):
-            found = look_up(found, part, hops)
-        elif isinstance(found.node, ast.ClassDef):
-            bound = [one for one in statements(found.node.body) if _binds(one, part)]
-            if not bound:  # inherited, or made by a metaclass
-                raise Opaque(part)
-            found = Definition(bound[-1], found.module)
-        else:
-            raise Opaque(part)
-    return found
-
-
-def _binds(statement: ast.stmt, name: str) -> bool:
-    if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        overload = any((dotted_name(mark) or "").endswith("overload") for mark in statement.decorator_list)
-        return statement.name == name and not overload
-    if isinstance(statement, ast.ImportFrom):
-        return any((alias.asname or alias.name) == name for alias in statement.names)
-    if isinstance(statement, ast.Import):
-        return any((alias.asname or alias.name.split(".")[0]) == name for alias in statement.names)
-    if isinstance(statement, ast.Assign):
-        return any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
-    target = getattr(statement, "target" if isinstance(statement, ast.AnnAssign) else "name", None)
-    return isinstance(target, ast.Name) and target.id == name
-
-
-def _follow(module: Module, statement: ast.stmt, name: str, hops: int) -> Module | Definition:
-    if isinstance(statement, ast.ImportFrom | ast.Import):
-        target = qualify(module, name) or name
-        if target == f"{module.name}.{name}" and (submodule := find_module(target)):  # from . import name
-            return submodule
-        return locate(target, hops)
-    value = getattr(statement, "value", None)
-    if isinstance(statement, ast.Assign | ast.AnnAssign) and value is not None and dotted_name(value):
-        return refer(module, value, hops)
-    return Definition(statement, module)
-
-
-def _defines(module: Module, name: str) -> bool:
-    """Whether the module itself binds a name, which then hides a submodule of the same name."""
-    if module.path is None:
-        return False
-    return any(_binds(one, name) and not isinstance(one, ast.Import) for one in statements(tree(module.path).body))
-
-
-def _is_dynamic(module: Module) -> bool:
-    assert module.path is not None
-    return any(
-        (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
-        or (isinstance(node, ast.Call) and dotted_name(node.func) in ("globals", "setattr", "exec", "vars"))
-        for node in ast.walk(tree(module.path))
-    )
-
-
-def _submodules(module: Module) -> tuple[str, ...]:
-    found = [path for folder in module.folders for path in Path(folder).glob("[a-z]*") if path.suffix in ("", ".py")]
-    return tuple(sorted({path.stem for path in found}))
+def decorator(node: ast.expr) -> str:
+    """The last part of a decorator's name; "" if it is not a name."""
+    return (dotted_name(node.func if isinstance(node, ast.Call) else node) or "").rpartition(".")[2]

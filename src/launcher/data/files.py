@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
+from launcher.config.checks import no_file
 from launcher.errors import ConfigError
 
 
@@ -21,8 +22,7 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
         named = [path] if path.is_file() else map(Path, glob(str(path), recursive=True))
         matches = [one for one in named if one.is_file()]
         if not matches:
-            where = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
-            raise ConfigError(f"{key}='{pattern}': matches no file{where}.")
+            raise ConfigError(str(no_file(key, pattern)))
         found.update(one.absolute() for one in matches)
     if not found:
         raise ConfigError(f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'.")

@@ -12,6 +12,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import BEST, CheckpointStore, step_name
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
@@ -339,17 +340,12 @@ def signal_list(given: Any) -> list[signal.Signals]:
     """Signals by themselves, by name (`SIGUSR1`, `USR1`) or by number, one or several.
 
     Raises:
-        ConfigError: there is no such signal.
+        ConfigError: there is no such signal, or it cannot be handled.
     """
     if given is None:
         return []
-    found: list[signal.Signals] = []
-    several: list[Any] = [given] if isinstance(given, (str, int)) else list(given)
-    for one in several:
-        try:
-            is_name = isinstance(one, str)
-            found.append(signal.Signals["SIG" + one.upper().removeprefix("SIG")] if is_name else signal.Signals(one))
-        except (KeyError, ValueError):
-            key = "hooks.checkpointing.exit_signals"
-            raise ConfigError(f"{key}={one}: is no signal; e.g. {key}=[SIGUSR1].") from None
-    return found
+    values: list[Any] = [given] if isinstance(given, (str, int)) else list(given)
+    for value in values:
+        if fault := signal_fault("hooks.checkpointing.exit_signals", value):
+            raise ConfigError(str(fault))
+    return [each for each in map(parse_signal, values) if each is not None]

@@ -16,8 +16,6 @@ class EarlyStoppingHook(BaseHook):
         metric: its logged name.
         mode: whether less or more is better; auto: by the metric's name.
         min_delta: improvements smaller than this do not count.
-        evaluated_every: of no effect here; it puts the evaluation's interval, which decides when such a run ends, into
-            the run's identity.
     """
 
     def __init__(
@@ -26,7 +24,6 @@ class EarlyStoppingHook(BaseHook):
         metric: str = "val/loss",
         mode: Literal["auto", "min", "max"] = "auto",
         min_delta: NonNegativeFloat = 0.0,
-        evaluated_every: int | None = None,
     ):
         self.patience = patience
         self.best = Best(metric, mode, min_delta, KEYS)

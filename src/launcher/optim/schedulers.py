@@ -21,6 +21,7 @@ from typing import Literal
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from launcher.config.checks import warmup_fault
 from launcher.errors import ConfigError
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
@@ -117,16 +118,10 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     Raises:
         ConfigError: both are given (0 does not count), or the result is more than `total`.
     """
-    if steps and ratio:
-        raise ConfigError(
-            f"scheduler.warmup_steps={steps}: scheduler.warmup_ratio={ratio} is set too, and only one may be; e.g. "
-            "scheduler.warmup_ratio=null."
-        )
+    if fault := warmup_fault(steps, ratio, total):
+        raise ConfigError(str(fault))
     # the summand: 0.29 * 100 is 28.999999999999996
-    resolved = steps or int((ratio or 0.0) * total + 1e-9)
-    if resolved > total:
-        raise ConfigError(f"scheduler.warmup_steps={resolved}: is more than the {total} steps there are; take fewer.")
-    return resolved
+    return steps or int((ratio or 0.0) * total + 1e-9)
 
 
 def create_scheduler(

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from launcher.config.messages import hint, nearest
+from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.lock import is_held
@@ -127,7 +128,7 @@ class StoredRun:
     @cached_property
     def values(self) -> dict[str, str]:
         """The configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}."""
-        return dict(flatten(self.config))
+        return {path: written(value) for path, value in leaves(self.config).items()}
 
     @cached_property
     def overrides(self) -> list[str]:
@@ -174,16 +175,6 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.job_id]
     if open_runs:
         join_queue(open_runs, queue())
-
-
-def flatten(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and values as text: `optimizer.lr`, `0.001`."""
-    for name, value in tree.items():
-        key = f"{path}.{name}" if path else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, key)
-        else:
-            yield key, written(value)
 
 
 def written(value: Any) -> str:

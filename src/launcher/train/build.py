@@ -12,6 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from launcher.config.checks import batch_fault
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.init_from import InitFromHook
@@ -130,17 +131,10 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
         ConfigError: it does not divide.
     """
     settings, batch = config.trainer, config.data.batch_size
-    if batch % world_size:
-        raise ConfigError(
-            f"data.batch_size={batch}: does not divide by the {world_size} ranks; take a multiple of {world_size}."
-        )
+    if fault := batch_fault(batch, settings.micro_batch_size, world_size):
+        raise ConfigError(str(fault))
     share = batch // world_size
     micro = settings.micro_batch_size or share
-    if share % micro:
-        raise ConfigError(
-            f"trainer.micro_batch_size={micro}: does not divide the {share} samples of a rank (data.batch_size={batch} "
-            f"over {world_size} ranks); take a divisor of {share}."
-        )
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,

@@ -64,7 +64,7 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
     ("overrides", "sentence"),
     [
         (["data.num_workers=0,1"], "data.num_workers: jobs 0 and 1 of the sweep are the same run, gpt-text/"),
-        (["seed=1,1"], "leave one out, or give each its run.tag."),
+        (["seed=1,1"], "remove one, or give each its own run.tag."),
         (["seed=1,2", "device=cpu,cuda"], "device: jobs 0 and 1 of the sweep are the same run"),
         (["seed=1,2,x"], "seed='x': should be a whole number"),
     ],

@@ -69,6 +69,40 @@ def test_everything_else_counts(override: str) -> None:
     assert id_of(override) != id_of()
 
 
+STOPPING = "hooks=[default,early_stopping]"
+
+
+@pytest.mark.parametrize(
+    ("override", "metric"),
+    [
+        ("hooks.evaluation.interval=7", "val/loss"),
+        ("hooks.evaluation.at_start=false", "val/accuracy"),
+        ("~hooks.evaluation", "val/loss"),
+        ("hooks.logging.interval=7", "train/loss"),
+        ("hooks.logging.sync=false", "train/loss"),
+    ],
+)
+def test_what_measures_a_metric_that_steers_counts(override: str, metric: str) -> None:
+    steered = (STOPPING, f"hooks.early_stopping.metric={metric}")
+    assert id_of(*steered, override) != id_of(*steered)
+    assert id_of(STOPPING, "hooks.progress.interval=7") == id_of(STOPPING)
+
+
+def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def written(file: str, text: str, spelling: str | None = None) -> str:
+        (tmp_path / file).write_text(text)
+        return id_of("strategy=deepspeed", f"strategy.config_file={spelling or file}")
+
+    first = written("a.json", '{"zero_optimization": {"stage": 1}, "fp16": {"loss_scale": 0}}')
+    assert first == written("b.json", '{"fp16": {"loss_scale": 0}, "zero_optimization":  {"stage": 1}}')
+    assert first == written("b.json", (tmp_path / "a.json").read_text(), spelling=f"{tmp_path}/b.json")
+    assert first != written("a.json", '{"zero_optimization": {"stage": 3}}')
+
+
 def test_a_whole_number_is_the_same_written_either_way() -> None:
     assert id_of("optimizer.lr=1") == id_of("optimizer.lr=1.0") != id_of("optimizer.lr=1.5")
 

@@ -63,16 +63,16 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         (["dispatch.nproc=0"], "dispatch.nproc=0: should be "),
         (
             ["data.batch_size=10", "trainer.micro_batch_size=4"],
-            "data.batch_size=10: does not divide by trainer.micro_batch_size=4; take 8 or 12.",
+            "data.batch_size=10: is not divisible by trainer.micro_batch_size=4; use 8 or 12.",
         ),
         (
             ["data.batch_size=10", "trainer.micro_batch_size=4", "dispatch.nproc=1"],
-            "data.batch_size=10: does not divide by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; "
-            "take 8 or 12.",
+            "data.batch_size=10: is not divisible by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; "
+            "use 8 or 12.",
         ),
         (
             ["data.batch_size=3", "dispatch.nproc=2"],
-            "data.batch_size=3: does not divide by 2 ranks (dispatch.nproc=2); take 2 or 4.",
+            "data.batch_size=3: is not divisible by 2 ranks (dispatch.nproc=2); use 2 or 4.",
         ),
         (
             ["scheduler.warmup_steps=10", "scheduler.warmup_ratio=0.5"],
@@ -81,7 +81,7 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         ),
         (
             ["trainer.max_steps=5", "scheduler.warmup_steps=10", "scheduler.warmup_ratio=null"],
-            "scheduler.warmup_steps=10: is more than the steps there are; take 5 or less.",
+            "scheduler.warmup_steps=10: the run has only 5 steps; use at most 5.",
         ),
         (
             ["run.resume=atuo"],
@@ -94,8 +94,8 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.name=a/b"],
-            "run.name='a/b': should be usable as a folder's name: letters, digits and . _ - + = @ with a letter, "
-            "digit or _ first.",
+            "run.name='a/b': should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, "
+            "digit or _.",
         ),
         (["run.id=12345"], "run.id=12345: should be text."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
@@ -106,10 +106,10 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
             "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits has no vocab_size and "
             "no seq_len; choose data=custom, ",
         ),
-        (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... outright."),
+        (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... directly."),
         (["seed=${sede}"], "seed=${sede}: there is no sede"),
         (["seed=???"], "seed: needs a value; e.g. seed=..."),
-        (["+seeds=3"], "seeds=3: is no part of a run, and nothing refers to it by ${seeds}; did you mean seed?"),
+        (["+seeds=3"], "seeds=3: a run has no such key, and nothing refers to it by ${seeds}; did you mean seed?"),
         (
             ["~model._target_"],
             "model: has no _target_; name its class or function, e.g. model._target_=my_package.MyClass.",
@@ -134,6 +134,20 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         (
             ["data.batch_size=64", "trainer.max_skipped_steps=${trainer.max_grad_norm}", "trainer.max_grad_norm=0.5"],
             "trainer.max_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
+        ),
+        (["hooks.checkpointing.exit_wait=-1"], "hooks.checkpointing.exit_wait=-1: should be a number of at least 0"),
+        (
+            ["hooks.checkpointing.exit_signals=[SIGKILL]"],
+            "hooks.checkpointing.exit_signals='SIGKILL': a process cannot handle this signal; "
+            "e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
+        ),
+        (
+            ["hooks.checkpointing.exit_signals=NOPE"],
+            "hooks.checkpointing.exit_signals='NOPE': there is no such signal; ",
+        ),
+        (
+            ["paths.outputs=/dev/null/x"],
+            "paths.outputs='/dev/null/x': /dev/null is not a folder; use another folder.",
         ),
         (["hooks.logging.interval=often"], "hooks.logging.interval='often': should be a whole number"),
         (["hooks.checkpointing.interval=-5"], "hooks.checkpointing.interval=-5: should be a whole number"),
@@ -185,7 +199,7 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> N
         "model.dept=3: MyModel takes no dept; did you mean model.depth?",
     ]
     assert sentences("model=mine", "~model.width", config_dir=project) == [
-        "model.width: is not given, and MyModel needs it; add +model.width=<a whole number greater than 0>."
+        "model.width: is missing, and MyModel needs it; add +model.width=<a whole number greater than 0>."
     ]
     assert "schema_package" not in sys.modules
 

@@ -117,7 +117,7 @@ def test_two_kinds_of_warmup_are_refused(make):
 
 
 def test_a_warmup_longer_than_the_run_is_refused():
-    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=101: is more than the 100 steps"):
+    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=101: the run has only 100 steps"):
         schedulers.cosine(optimizer(), max_steps=100, warmup_steps=101)
     with pytest.raises(ConfigError, match=r"scheduler\.decay_ratio=0\.6.*scheduler\.decay_ratio=0\.5 or less"):
         schedulers.wsd(optimizer(), max_steps=100, warmup_steps=50, decay_ratio=0.6)
