@@ -16,15 +16,17 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.run import ranks
 from launcher.strategies.weights import model_tensors
 
+INDEX = "model.safetensors.index.json"
+
 
 class InitFromHook(BaseHook):
-    """Loads model weights before anything else looks at the run; a run that has a checkpoint goes on from that instead.
+    """Loads model weights before other hooks look at the run. A run with a checkpoint resumes from that instead.
 
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest checkpoint) or of a
             Hugging Face model (its safetensors files), or a run's id.
-        outputs: where runs are looked for by id.
-        strict: every tensor has to match; else what does not is reported.
+        outputs: the folder of the runs, to find one by id.
+        strict: every tensor must match; otherwise those that do not are reported.
     """
 
     def __init__(self, source: Path, outputs: Path = Path("outputs"), strict: bool = True):
@@ -51,11 +53,11 @@ class InitFromHook(BaseHook):
 class Renamed:
     """Stored weights under the names that a model has for them.
 
-    Names in a file may lack what a model wraps around them (`model.` around a Hugging Face model, `transformer.` around
-    its body), or have more. Of all such prefixes the one is taken under which most names fit.
+    Names in a file may lack a prefix of the model (`model.` around a Hugging Face model, `transformer.` around its
+    body), or have one more. The prefix under which most names fit is used.
 
     Raises:
-        ConfigError: not one name fits.
+        ConfigError: no name fits.
     """
 
     def __init__(self, reader: ShardReader, names: Iterable[str]):
@@ -66,7 +68,7 @@ class Renamed:
         plain = {name.removeprefix(MODEL): name for name in stored}
         ways = [("", ""), *(("", more) for more in _prefixes(wanted)), *((less, "") for less in _prefixes(plain))]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
-        best = max(ways, key=lambda way: fits[way])  # the first of equals: as few changes as can be
+        best = max(ways, key=lambda way: fits[way])  # of equals the first, which changes least
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
             raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is one of the model.")
@@ -89,7 +91,7 @@ class Renamed:
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:
-    """What names begin with, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`."""
+    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`."""
     parts = {tuple(name.split(".")[:depth]) for name in names for depth in (1, 2, 3) if name.count(".") >= depth}
     return sorted((".".join(part) + "." for part in parts), key=len)
 
@@ -101,10 +103,10 @@ def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
     """
     Raises:
-        ConfigError: there are no weights there, or they are not whole.
+        ConfigError: there are no weights, or they are damaged.
     """
     if source.is_file() and source.suffix == ".safetensors":
-        return ShardReader([source])
+        return _read(source, [source])
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
     for folder in folders:
         store = CheckpointStore(folder / "checkpoints")
@@ -117,17 +119,49 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
                 raise ConfigError(f"run.init_from={source}: {error}; give another checkpoint.") from error
             return StoredCheckpoint(checkpoint)
         if files := _model_files(folder):
-            return ShardReader(files)
+            return _read(source, files)
     raise ConfigError(
         f"run.init_from={source}: no weights there; give a .safetensors file, the folder of a checkpoint, a run or a "
         "Hugging Face model, or the id of a run."
     )
 
 
+def _read(source: Path, files: list[Path]) -> ShardReader:
+    """
+    Raises:
+        ConfigError: a file is missing, or is not a complete safetensors file.
+    """
+    try:
+        return ShardReader(files)
+    except (CorruptCheckpoint, OSError) as error:
+        reason = f"{Path(error.filename).name} cannot be read" if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"run.init_from={source}: {reason}; copy or download it again.") from error
+
+
 def _model_files(folder: Path) -> list[Path]:
-    """The safetensors files of a Hugging Face folder: those of its index, its one file, or all that there are."""
-    index = folder / "model.safetensors.index.json"
+    """The safetensors files of a Hugging Face folder: those of its index, its only file, or all of them.
+
+    Raises:
+        ConfigError: its index is broken, or names files outside the folder.
+    """
+    index = folder / INDEX
     if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
-    whole = folder / "model.safetensors"
-    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+        return [folder / name for name in _index_names(index)]
+    single = folder / "model.safetensors"
+    return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+
+
+def _index_names(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("weight_map maps no names to file names")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again.") from error
+    for name in names:
+        if Path(name).name != name or name in (".", ".."):
+            raise ConfigError(
+                f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this folder; "
+                "do not trust these weights."
+            )
+    return names

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import struct
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
@@ -63,9 +66,9 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given = weights() | {"1.weight": torch.ones(5, 4), "2.weight": torch.ones(1)}
-    del given["1.bias"]
-    save_file(given, tmp_path / "w.safetensors")
+    tensors = weights() | {"1.weight": torch.ones(5, 4), "2.weight": torch.ones(1)}
+    del tensors["1.bias"]
+    save_file(tensors, tmp_path / "w.safetensors")
     with pytest.raises(ConfigError, match=r"do not fit.*run\.init_strict=false"):
         load(tmp_path / "w.safetensors")
     caplog.set_level(logging.INFO)
@@ -75,7 +78,7 @@ def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert "model.1.weight: shape (5, 4) in the checkpoint, (2, 4) in the model" in said
     assert "model.1.bias: the model has it, the checkpoint has not" in said
     assert "model.2.weight: the checkpoint has it, the model has not" in said
-    assert "w.safetensors" in said or "2 of 4" in said
+    assert "2 of 4" in said
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -91,6 +94,72 @@ def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
     assert sorted(Renamed(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()) == sorted(
         Wrapped().state_dict()
     )
+
+
+def header(text: str, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(text) if length is None else length) + text.encode()
+
+
+BAD = '{"w":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}'
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it has 0 bytes"),
+        (b"\x10\0\0", "it has 3 bytes"),
+        (header("{}", 1 << 34), f"it has 10 bytes, its header should have {1 << 34}"),
+        (header("[1]"), "its header is not a table of tensors"),
+        (header("{,}"), "its header is not JSON"),
+        (header("[" * 100_000), "its header is not JSON"),
+        (header(BAD), "w has the dtype F31, which is not supported"),
+        (header(BAD.replace("F31", "F32").replace("[1]", "[2]")), "w has the shape [2], which does not fit"),
+        (header(BAD.replace("F31", "F32").replace("[1]", '"x"')), "w has the shape x, which does not fit"),
+        (header(BAD.replace("F31", "F32")), "w should end at byte 4 of 0"),
+        (header('{"w":3}'), "w has no dtype, shape and data_offsets"),
+    ],
+)
+def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        open_weights(path)
+    (sentence,) = error.value.sentences
+    assert sentence.startswith(f"run.init_from={path}: w.safetensors is not a complete safetensors file: {reason}")
+    assert sentence.endswith("; copy or download it again.")
+
+
+@given(size=st.integers(min_value=0, max_value=200))
+def test_a_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "w.safetensors"
+    save_file(weights(), path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * size // 201])
+    with pytest.raises(ConfigError, match="is not a complete safetensors file"):
+        open_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        ("{", "is broken; copy or download it again."),
+        ("[]", "is broken"),
+        ('{"weight_map": {}}', "is broken"),
+        ('{"weight_map": {"w": 3}}', "is broken"),
+        ('{"weight_map": {"w": "../w.safetensors"}}', "names '../w.safetensors', which is not a file of this folder"),
+        ('{"weight_map": {"w": "/etc/passwd"}}', "names '/etc/passwd', which is not a file of this folder"),
+        ('{"weight_map": {"w": "missing.safetensors"}}', "missing.safetensors cannot be read"),
+    ],
+)
+def test_a_broken_index_is_one_sentence(tmp_path: Path, index: str, reason: str) -> None:
+    save_file(weights(), tmp_path / "w.safetensors")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ConfigError) as error:
+        open_weights(model)
+    (sentence,) = error.value.sentences
+    assert sentence.startswith(f"run.init_from={model}: ") and reason in sentence
 
 
 def test_nothing_there(tmp_path: Path) -> None:
