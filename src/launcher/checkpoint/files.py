@@ -93,17 +93,3 @@ def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, s
                 left -= count
             found.append((length - left, digest.hexdigest()))
     return entry_of(name or path.name, found)
-
-
-def fsync_folder(path: Path) -> None:
-    """Make the names in a folder durable: without it a rename may not have happened after a power cut."""
-    fsync_file(path, os.O_DIRECTORY)
-
-
-def fsync_file(path: Path, flags: int = 0) -> None:
-    """Make a file durable that others have written."""
-    fd = os.open(path, os.O_RDONLY | flags)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launcher.checkpoint.files import FileEntry, fsync_file
+from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import BEST, CORRUPT, STEP, CheckpointStore, step_name
 from launcher.errors import ConfigError
+from launcher.run.files import fsync_file
 
 CHUNK = 8 << 20
 

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.checkpoint.files import FileEntry, fsync_folder
+from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
+from launcher.run.files import fsync_folder
 
 STEP = re.compile(r"step-(\d{8,})$")
 LATEST, BEST = "latest", "best"

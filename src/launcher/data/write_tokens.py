@@ -18,6 +18,7 @@ import numpy as np
 
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
+from launcher.run.files import replace_file, replacing
 
 CHUNK = 2**22  # bytes of text at a time
 
@@ -148,13 +149,13 @@ def _whole(path: Path) -> Part:
 
 def write(out: Path, name: str, parts: Iterable[Part], encode: Encode, vocab_size: int) -> int:
     """Write OUT/<name>.npy; returns the number of tokens. It stands under that name only when whole."""
-    path = out / f"{name}.npy"
-    unfinished = out / f".{name}.npy.part"
-    with TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer:
+    with (
+        replacing(out / f"{name}.npy") as unfinished,
+        TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer,
+    ):
         for part in parts:
             for tokens in encode(part):
                 writer.append(tokens)
-    unfinished.replace(path)
     return writer.count
 
 
@@ -202,7 +203,7 @@ def run(arguments: list[str]) -> None:
     if held_out:
         counts["val"] = write(options.out, "val", held_out, encode, vocab_size)
     meta = {"vocab_size": vocab_size, "tokenizer": str(options.tokenizer or "bytes"), "tokens": counts}
-    (options.out / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+    replace_file(options.out / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
     for name, count in counts.items():
         print(f"{options.out / name}.npy: {count} tokens")
     val = f" data.val_files={options.out / 'val.npy'}" if held_out else ""

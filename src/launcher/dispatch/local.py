@@ -105,6 +105,6 @@ def _close_record(config: DictConfig, pid: int, reason: str) -> None:
     folder = RunFolder(config.run.dir)
     if not folder.record_path.exists():
         return
-    record = RunRecord(folder, id=str(config.run.id), name=str(config.run.name))
+    record = RunRecord(folder)
     if record.attempt is not None and record.attempt.outcome is None and record.attempt.pid == pid:
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

@@ -68,7 +68,7 @@ def close(folder: Any, reason: str) -> None:
 
     if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):
         return
-    record = RunRecord(folder, id=folder.path.name, name=folder.path.parent.name)
+    record = RunRecord(folder)
     if record.state == "queued":
         record.begin_attempt(start_step=record.step, max_steps=record.data["max_steps"], world_size=1, strategy="none")
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

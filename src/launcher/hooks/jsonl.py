@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.files import fsync_file
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_numbers
 from launcher.run import ranks
+from launcher.run.files import fsync_file, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +139,7 @@ def drop_lines_after(path: Path, step: int) -> None:
         except (ValueError, KeyError, TypeError):
             continue
     if len(kept) < len(lines):
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(b"".join(kept))
-        os.replace(temporary, path)
+        replace_file(path, b"".join(kept))
 
 
 def _plain(value: float) -> float | str:

@@ -1,15 +1,14 @@
 """job=export: a run's weights for others, as `export/model.safetensors`."""
 
-import os
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from launcher.checkpoint.files import fsync_folder
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.jobs.evaluate import find_checkpoint
+from launcher.run.files import replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
@@ -55,9 +54,8 @@ class ExportJob:
             tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
         folder.export.mkdir(exist_ok=True)
         target = folder.export / "model.safetensors"
-        write_tensors(target.with_name(".model.safetensors.tmp"), tensors)
-        os.replace(target.with_name(".model.safetensors.tmp"), target)
-        (folder.export / "config.yaml").write_text(resolved_yaml(config))
-        fsync_folder(folder.export)
+        with replacing(target) as temporary:
+            write_tensors(temporary, tensors)
+        replace_file(folder.export / "config.yaml", resolved_yaml(config).encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}

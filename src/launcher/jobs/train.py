@@ -98,7 +98,7 @@ def nothing_to_do(config: DictConfig, folder: RunFolder) -> bool:
 
 
 def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
-    return RunRecord(folder, id=str(config.run.id), name=str(config.run.name))
+    return RunRecord(folder)
 
 
 @contextmanager

@@ -59,6 +59,11 @@ class RunFolder:
     def export(self) -> Path:
         return self.path / "export"
 
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint, 0 for none. Its bytes are not verified."""
+        names = (path.parent.name.removeprefix("step-") for path in self.checkpoints.glob("step-*/manifest.json"))
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
     def log_path(self, rank: int = 0) -> Path:
         """The log of one rank; rank 0's is the run's."""
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")

@@ -1,8 +1,7 @@
-"""The run record, `run.json`: what state a run is in, and what became of each attempt at it.
+"""The run record, `run.json`: the state of a run, and how each attempt at it ended.
 
-Rank 0 alone writes it, and only while it holds the run's lock. Every write replaces the file whole, so a
-reader never sees half a record and `kill -9` leaves the previous one. What a run goes on from are its
-checkpoints, never this file.
+Only rank 0 writes it, and only while it holds the run's lock. Every write replaces the whole file, so a reader never
+sees half a record and `kill -9` leaves the previous one. A run resumes from its checkpoints, never from this file.
 """
 
 import json
@@ -12,11 +11,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
+from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
 
@@ -57,18 +58,16 @@ class RunRecord:
         self,
         folder: RunFolder,
         *,
-        id: str,
-        name: str,
         clock: Callable[[], float] = time.time,
         interval: float = 10.0,
     ):
-        self.path = folder.record_path
+        self.folder, self.path = folder, folder.record_path
         self.clock = clock
         self.interval = interval
         self.written_at: float | None = None
         self.data: dict[str, Any] = {
-            "id": id,
-            "name": name,
+            "id": folder.path.name,
+            "name": folder.path.parent.name,
             "state": None,
             "step": 0,
             "max_steps": None,
@@ -261,16 +260,19 @@ class RunRecord:
     def _load(self) -> None:
         try:
             data = read_record(self.path)
-            attempts = [Attempt(**{k: a.get(k) for k in ATTEMPT_FIELDS}) for a in data.pop("attempts", [])]
         except FileNotFoundError:
             return
         except ValueError as error:
             aside = self.path.with_name(self.path.name + ".damaged")
             os.replace(self.path, aside)
-            logger.warning("%s is damaged (%s): set aside as %s, and begun anew", self.path, error, aside.name)
+            self.data["step"] = self.folder.newest_step()
+            logger.warning(
+                "%s is damaged (%s): set aside as %s; the run is at step %d, by its checkpoints.",
+                self.path, error, aside.name, self.step,
+            )  # fmt: skip
             return
-        self.attempts = attempts
-        self.data = {**self.data, **data, "id": self.data["id"], "name": self.data["name"]}
+        self.attempts = [Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES}) for old in data.pop("attempts", [])]
+        self.data = {**self.data, **data}
 
     def _write(self) -> None:
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
@@ -281,38 +283,51 @@ class RunRecord:
         return iso(self.clock())
 
 
-ATTEMPT_FIELDS = [field.name for field in fields(Attempt)]
+STATES = (None, "queued", "running", "preempted", "cancelled", "completed", "failed")
+OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
+RECORD_TYPES: dict[str, Any] = {
+    "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "world_size": OPTIONAL_INT,
+    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
+    "best": (dict, NoneType), "attempts": list,
+}  # fmt: skip
+BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
+ATTEMPT_TYPES: dict[str, Any] = {
+    "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
+    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
+    "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT,
+}  # fmt: skip
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A `run.json` as a dictionary. FileNotFoundError when there is none, ValueError when it is no record."""
-    data = json.loads(Path(path).read_bytes())  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-    if not isinstance(data, dict) or not isinstance(data.get("attempts", []), list):
-        raise ValueError("not a run record")
-    if not all(isinstance(attempt, dict) for attempt in data.get("attempts", [])):
-        raise ValueError("not a run record")
+    """A `run.json` as a dictionary.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not a run record: not JSON, or a value of the wrong type.
+    """
+    try:
+        data = json.loads(Path(path).read_bytes())  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not a mapping")
+    _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
+    if data.get("state") not in STATES:
+        raise ValueError(f"state is {data['state']!r}")
+    if data.get("best") is not None:
+        _check(data["best"], BEST_TYPES, "best.", every_key=True)
+    for index, attempt in enumerate(data.get("attempts", [])):
+        _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` in place of the file at `path`, durably: a reader sees the old file or the new one.
-
-    One writer at a time is assumed, so the temporary file has a fixed name and a killed writer leaves one
-    at most.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # without it the rename itself may be lost with the power
-    except OSError:
-        pass  # some network file systems refuse to sync a folder, and sync renames by themselves
-    finally:
-        os.close(folder)
+def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
+    """Raises ValueError for a value of another type."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.rstrip('.')} is not a mapping")
+    for key in types if every_key else data:
+        if key in types and not isinstance(data.get(key), types[key]):
+            raise ValueError(f"{path}{key} is {data.get(key)!r:.40}")
 
 
 def iso(seconds: float) -> str:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 def record_cancelled(run: StoredRun) -> None:
     """A job that waits cannot record its end itself; one that runs does so once it has saved."""
     if run.job is not None and run.job.is_pending:
-        record = RunRecord(run.folder, id=run.id, name=run.name)
+        record = RunRecord(run.folder)
         record.revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=run.job.id)
 
 

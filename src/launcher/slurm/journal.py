@@ -4,8 +4,8 @@ import json
 import logging
 from typing import Any
 
+from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
-from launcher.run.record import replace_file
 
 logger = logging.getLogger("launcher")
 
@@ -46,9 +46,3 @@ class Journal:
             replace_file(self.path, json.dumps(self.data, indent=1).encode() + b"\n")
         except OSError as error:
             logger.warning("%s could not be written: %s", self.path, error)
-
-
-def newest_step(folder: RunFolder) -> int:
-    """The step of the newest checkpoint, 0 for none; its bytes are not verified here."""
-    found = (path.parent.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*/manifest.json"))
-    return max((int(step) for step in found if step.isdecimal()), default=0)

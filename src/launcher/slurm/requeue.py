@@ -23,7 +23,7 @@ from launcher.run.provenance import slurm_job_id
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
 from launcher.slurm.causes import RUNNING, Budget, Cause, cause_of, decide
-from launcher.slurm.journal import Journal, newest_step
+from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import SchedulerError
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Requeue:
         if self.rank != 0 or self._record().state == "completed":
             return
         journal = Journal(self.folder, self.job)
-        journal.start(self.restarts, newest_step(self.folder))
+        journal.start(self.restarts, self.folder.newest_step())
         if refusal := self.budget.fruitless(journal.fruitless()):
             raise self._fail(f"SLURM job {self.job} {refusal}")
         try:
@@ -122,13 +122,13 @@ class Requeue:
         if cause == "cancelled":
             self._revise("cancelled", "cancelled", "the SLURM job was cancelled")
         elif cause == "requeued":
-            journal.requeue(cause, newest_step(self.folder))
+            journal.requeue(cause, self.folder.newest_step())
             self._revise("preempted", "preempted", "requeued by SLURM")
         return stop
 
     def _requeue(self, stop: signals.Stop, cause: Cause, journal: Journal) -> SystemExit:
         self._revise("preempted", "preempted", f"{cause}, requeued")
-        journal.requeue(cause, newest_step(self.folder))
+        journal.requeue(cause, self.folder.newest_step())
         try:
             scheduler.requeue(self.job)
             self._confirm()
@@ -182,7 +182,7 @@ class Requeue:
         return SystemExit(1)
 
     def _record(self) -> RunRecord:
-        return RunRecord(self.folder, id=self.folder.path.name, name=self.folder.path.parent.name)
+        return RunRecord(self.folder)
 
     def _revise(self, state: Any, outcome: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct in run.json what this job's attempt said of its end; nothing that is another's."""

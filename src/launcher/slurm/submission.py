@@ -20,9 +20,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.errors import ConfigError
+from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.lock import is_held
-from launcher.run.record import RunRecord, iso, replace_file
+from launcher.run.record import RunRecord, iso
 from launcher.slurm.scheduler import QueuedJob
 
 FROZEN, TICKET, RUNS = "submission.json", "slurm.json", "runs.txt"
@@ -49,7 +50,7 @@ def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunFol
     if hydra is not None:
         _dump(folder.hydra / "overrides.yaml", hydra["overrides"]["task"])
         _dump(folder.hydra / "hydra.yaml", {"hydra": hydra})
-    RunRecord(folder, id=str(config["run"]["id"]), name=str(config["run"]["name"])).queue()
+    RunRecord(folder).queue()
     return folder
 
 
@@ -84,7 +85,7 @@ def standing(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
         queue: jobs that have not ended, see `scheduler.queue`.
     """
     if folder.record_path.exists():
-        if RunRecord(folder, id="", name="").state == "completed":
+        if RunRecord(folder).state == "completed":
             return "completed already"
         if is_held(folder):
             return "running"
@@ -107,7 +108,7 @@ def write_tickets(folders: Sequence[RunFolder], job: str, is_array: bool, script
     now = iso(time.time())
     for folder, one in zip(folders, ids, strict=True):
         text = json.dumps({"job_id": one, "submitted": now, "script": str(script)})
-        (folder.path / TICKET).write_text(text + "\n")
+        replace_file(folder.path / TICKET, text.encode() + b"\n")
     return ids
 
 

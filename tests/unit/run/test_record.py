@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 
 def open_record(folder, clock, **options):
-    return RunRecord(folder, id="1a2b3c4d", name="gpt-text", clock=clock, **options)
+    return RunRecord(folder, clock=clock, **options)
 
 
 def begin(record, start_step=0, max_steps=100):
@@ -184,13 +184,41 @@ def test_where_an_attempt_begins_may_be_known_late(folder, clock):
         record.start_from(0)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"id": ', b"[]", b'{"attempts": 3}', b"\xff\xfe"])
-def test_a_damaged_record_is_set_aside(folder, clock, content, caplog):
+DAMAGED = {
+    "empty": b"",
+    "cut off": b'{"id": ',
+    "binary": b"\xff\xfe",
+    "a list": b"[]",
+    "nested too deeply": b"[" * 100_000,
+    "attempts is a number": b'{"attempts": 3}',
+    "an empty attempt": b'{"attempts": [{}]}',
+    "attempts of text": b'{"attempts": ["one"]}',
+    "no step": b'{"step": null}',
+    "step is text": b'{"step": "20"}',
+    "best without a step": b'{"best": {"metric": "val/loss", "value": 1.0, "step": null}}',
+    "best is text": b'{"best": "step-20"}',
+    "an unknown state": b'{"state": "going well"}',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(folder, clock, content, caplog):
     folder.record_path.write_bytes(content)
+    (folder.checkpoints / "step-00000020").mkdir(parents=True)
+    (folder.checkpoints / "step-00000020" / "manifest.json").touch()
     record = open_record(folder, clock)
-    assert begin(record) == 1
+    assert (record.step, record.state) == (20, None)
+    assert begin(record, start_step=record.step) == 1
     assert folder.path.joinpath("run.json.damaged").read_bytes() == content
     assert "damaged" in caplog.text
+    assert read_record(folder.record_path)["step"] == 20
+
+
+def test_a_key_of_a_later_version_is_kept(folder, clock):
+    begin(open_record(folder, clock))
+    folder.record_path.write_text(json.dumps({**on_disk(folder), "mood": "good"}))
+    begin(open_record(folder, clock))
+    assert on_disk(folder)["mood"] == "good"
 
 
 def test_training_goes_on_where_progress_cannot_be_written(folder, clock, caplog):
@@ -209,7 +237,7 @@ WRITER = """
 import sys
 from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
-record = RunRecord(RunFolder(sys.argv[1]), id="a", name="b")
+record = RunRecord(RunFolder(sys.argv[1]))
 record.begin_attempt(start_step=0, max_steps=10**9, world_size=1, strategy="none")
 step = 0
 while True:

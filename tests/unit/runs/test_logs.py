@@ -37,7 +37,7 @@ def test_last_lines_of_an_empty_log(tmp_path):
 
 def test_follow_until_the_run_ends(start, make_run):
     folder = make_run("gpt", "aaaa0001", state="running")
-    record = RunRecord(folder, id="aaaa0001", name="gpt")
+    record = RunRecord(folder)
     folder.log_path().write_text("one\n")
     process = start("logs", "gpt", "-f", "-n", "1")
     assert process.stdout.readline() == b"one\n"
@@ -60,6 +60,6 @@ def test_a_log_begun_anew_is_followed(tmp_path):
 
 def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
     folder = make_run("gpt", "bbbb0002", state="failed")
-    RunRecord(folder, id="bbbb0002", name="gpt").revise("failed", "failed", reason="model.dim=7: too small.")
+    RunRecord(folder).revise("failed", "failed", reason="model.dim=7: too small.")
     code, output, error = runs("logs", "bbbb0002")
     assert (code, output) == (2, "") and "it has no logs: its last attempt failed, model.dim=7: too small." in error

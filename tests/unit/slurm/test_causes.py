@@ -7,7 +7,7 @@ import pytest
 
 from launcher.run.folder import RunFolder
 from launcher.slurm.causes import Budget, cause_of, decide
-from launcher.slurm.journal import Journal, newest_step
+from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import parse_job
 
 SAID = dict(
@@ -85,9 +85,9 @@ def test_requeues_are_counted_by_cause(tmp_path):
 
 def test_only_a_committed_checkpoint_counts(tmp_path):
     folder = RunFolder(tmp_path)
-    assert newest_step(folder) == 0
+    assert folder.newest_step() == 0
     for name in ("step-00000025", "step-00000050", "corrupt-step-00000075"):
         (folder.checkpoints / name).mkdir(parents=True)
         if name != "step-00000050":
             (folder.checkpoints / name / "manifest.json").touch()
-    assert newest_step(folder) == 25
+    assert folder.newest_step() == 25
