@@ -15,7 +15,7 @@ TINY_GPT = (
 DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")
 COMMON = (
     "data.batch_size=60", "trainer.max_steps=60", "hooks.logging.interval=7", "hooks.progress.interval=5",
-    "hooks.evaluation.interval=10", "hooks.evaluation.max_batches=2", "hooks.checkpointing.interval=15",
+    "hooks.evaluation.interval=10", "hooks.evaluation.max_samples=128", "hooks.checkpointing.interval=15",
 )  # fmt: skip
 
 

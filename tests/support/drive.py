@@ -256,6 +256,17 @@ def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
     return {"losses": losses, "step": trainer.step, "reason": trainer.state.stop_reason, "best": best.state()}
 
 
+def validated(overrides: list[str]) -> dict[str, float]:
+    """The metrics of the first weights, as this rank logs them."""
+    logged = Recorder()
+    trainer = build(Path("unused"), overrides, logged)
+    trainer.restore()
+    for hook in trainer.hooks:
+        hook.on_ready(trainer)
+    trainer.strategy.teardown()
+    return {name: float(value) for name, value in logged.records[0][1]["val"].items()}
+
+
 def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = False) -> dict[str, Any]:
     """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal to the last rank."""
     from launcher.hooks.evaluation import evaluate

@@ -79,8 +79,10 @@ class DataSource(ABC):
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str | None = None,
+        max_samples: int | None = None,
     ) -> EvaluationLoader | None:
-        """One pass over the held-out samples; `batch_size` is of one rank and forward. None: nothing is held out."""
+        """One pass over the held-out samples, or the first `max_samples` of them over all ranks. `batch_size` is of one
+        rank and forward. None: nothing is held out."""
         from launcher.data.loader import evaluation_loader
 
         dataset = self.val_dataset()
@@ -95,4 +97,5 @@ class DataSource(ABC):
             device,
             collate_fn=self.collate,
             seed_samples=self.seed_samples,
+            max_samples=max_samples,
         )

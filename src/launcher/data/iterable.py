@@ -99,13 +99,17 @@ class TrainingStream:
 class EvaluationStream:
     """This rank's batches of one pass over a stream; see `launcher.data.loader.evaluation_loader`."""
 
-    def __init__(self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None):
+    def __init__(
+        self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None,
+        max_samples: int | None = None,
+    ):  # fmt: skip
         self.dataset = dataset
         self.collate = collate
         self.full = batch_size * world_size
         self.rank = rank
         self.world_size = world_size
         self.seed = seed
+        self.max_samples = max_samples
 
     def __iter__(self) -> Iterator[Any]:
         draw, aside = _randomness(self.seed)
@@ -129,7 +133,7 @@ class EvaluationStream:
     def _samples(self) -> Iterator[Any]:
         if self.seed is not None:
             seed_generators(int(mix(self.seed, 0)[0]))
-        yield from self.dataset
+        yield from islice(self.dataset, self.max_samples)
 
 
 def _randomness(seed: int | None) -> tuple[Run, Run]:

@@ -161,6 +161,7 @@ class EvaluationLoader:
         device: torch.device,
         collate: Collate,
         seed: int | None,
+        max_samples: int | None,
     ):
         self.dataset = dataset
         self.batch_size = batch_size
@@ -170,7 +171,15 @@ class EvaluationLoader:
         self.device = device
         self.collate = collate
         self.seed = seed
+        self.max_samples = max_samples
+        if max_samples is not None and max_samples < world_size:
+            raise ConfigError(
+                f"hooks.evaluation.max_samples={max_samples}: is fewer than the {world_size} ranks; use at least "
+                f"{world_size}."
+            )
         self.size = None if is_stream(dataset) else _size(dataset, "validation")
+        if self.size is not None and max_samples is not None:
+            self.size = min(self.size, max_samples)
         if self.size is not None and self.size < world_size:
             raise too_few(self.size, world_size)
 
@@ -190,7 +199,7 @@ class EvaluationLoader:
     def _batches(self) -> Any:
         if self.size is None:
             stream = EvaluationStream(
-                self.dataset, self.collate, self.batch_size, self.rank, self.world_size, self.seed
+                self.dataset, self.collate, self.batch_size, self.rank, self.world_size, self.seed, self.max_samples
             )
             return _load(stream, None, self.num_workers, self.device)
         return _load(Fetch(self.dataset, self.collate), self._requests(self.size), self.num_workers, self.device)
@@ -216,18 +225,20 @@ def evaluation_loader(
     collate_fn: Collate | None = None,
     seed_samples: bool = False,
     seed: int = 0,
+    max_samples: int | None = None,
 ) -> EvaluationLoader:
-    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together.
+    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together. `max_samples`:
+    only the first n of them.
 
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward is a collective. All
     have `batch_size` samples but the last, which shares out what is left: from 1 to batch_size + 1.
 
-    Raises ConfigError when the dataset holds fewer samples than there are ranks.
+    Raises ConfigError when there are fewer samples than ranks.
     """
     target = torch.device(device or CPU)
     collate = collate_fn or default_collate
     return EvaluationLoader(
-        dataset, batch_size, rank, world_size, num_workers, target, collate, seed if seed_samples else None
+        dataset, batch_size, rank, world_size, num_workers, target, collate, seed if seed_samples else None, max_samples
     )
 
 

@@ -24,6 +24,7 @@ class TextData(DataSource):
         seq_len: T, bytes of an input.
         val_fraction: share of the files that is held out. Where that leaves either side without a whole sample (one
             file, say) it is the share of the bytes, taken from the end.
+        val_samples: samples of the validation set, spread evenly over what is held out; null: all of it.
         vocab_size: always 256; a model's configuration refers to it.
     """
 
@@ -34,6 +35,7 @@ class TextData(DataSource):
         seq_len: PositiveInt = 128,
         files: str | list[str] | None = None,
         val_fraction: UnitInterval = 0.05,
+        val_samples: PositiveInt | None = None,
         vocab_size: Literal[256] = 256,
         shuffle: bool = True,
         num_workers: NonNegativeInt = 0,
@@ -42,6 +44,7 @@ class TextData(DataSource):
         self.seq_len = seq_len
         self.files = files
         self.val_fraction = val_fraction
+        self.val_samples = val_samples
         self.vocab_size = vocab_size
 
     def check(self) -> None:
@@ -49,13 +52,14 @@ class TextData(DataSource):
             find_files("data.files", self.files)
 
     def train_dataset(self) -> TokenWindows:
-        return self._windows(self._parts[0])
+        return self._windows(self._parts[0], None)
 
     def val_dataset(self) -> TokenWindows | None:
-        return self._windows(self._parts[1]) if self.val_fraction else None
+        return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
 
-    def _windows(self, part: np.ndarray) -> TokenWindows:
-        return TokenWindows([part], self.seq_len, f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}")
+    def _windows(self, part: np.ndarray, max_windows: int | None) -> TokenWindows:
+        fingerprint = f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}"
+        return TokenWindows([part], self.seq_len, fingerprint, max_windows)
 
     @cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:

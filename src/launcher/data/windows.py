@@ -20,17 +20,20 @@ class TokenWindows:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
         seq_len: T, tokens of an input.
         fingerprint: changes when the tokens do.
+        max_windows: use at most this many windows, spread evenly; None: all.
     """
 
-    def __init__(self, sequences: list[np.ndarray], seq_len: int, fingerprint: str):
+    def __init__(self, sequences: list[np.ndarray], seq_len: int, fingerprint: str, max_windows: int | None = None):
         self.sequences = sequences
         self.seq_len = seq_len
         self.fingerprint = fingerprint
         counts = [max(0, (len(sequence) - 1) // seq_len) for sequence in sequences]
         self.ends = np.cumsum(counts)  # windows up to and with each sequence
+        self.count = int(self.ends[-1]) if len(self.ends) else 0
+        self.size = self.count if max_windows is None else min(self.count, max_windows)
 
     def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """(input [T], target [T]), int64."""
@@ -49,6 +52,8 @@ class TokenWindows:
     def read(self, indices: np.ndarray) -> np.ndarray:
         """The windows with their one further token: int64 [B, T + 1]."""
         length = self.seq_len
+        if self.size < self.count:
+            indices = indices * self.count // self.size
         tokens = np.empty((len(indices), length + 1), dtype=np.int64)
         which = np.searchsorted(self.ends, indices, side="right").tolist()
         for row, (index, number) in enumerate(zip(indices.tolist(), which, strict=True)):

@@ -40,8 +40,9 @@ class TrainState:
 class RunContext:
     """What a run gives its hooks before training starts; empty where there is no configuration."""
 
-    val_loader: Callable[[], Iterable[Any] | None] | None = None
-    """Makes this rank's loader of held-out batches; the loader is None if nothing is held out."""
+    val_loader: Callable[..., Iterable[Any] | None] | None = None
+    """Makes this rank's loader of held-out batches, `max_samples=n` of the first n samples over all ranks; the loader
+    is None if nothing is held out."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
     attempt: int = 1

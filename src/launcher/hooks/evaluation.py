@@ -2,44 +2,51 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.records import flatten
+from launcher.hooks.records import flatten, show
 from launcher.run import ranks, signals
 from launcher.run.rng import isolated_rng
-from launcher.types import NonNegativeInt
+from launcher.types import NonNegativeInt, PositiveInt
 
 
 class EvaluationHook(BaseHook):
     """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples.
 
-    Training is not moved by it: random numbers are put back, and the model's mode. A signal ends an evaluation between
-    two batches; the run makes it up when it goes on.
+    It does not change training: random state and the model's mode are restored. A signal ends an evaluation between two
+    batches; the run repeats it when it resumes.
 
     Args:
-        interval: in optimizer steps; 0: at the last step alone.
-        loader: gives an iterable of the held-out batches of this rank, or None if nothing is held out.
-        max_batches: look at this many alone.
+        interval: in optimizer steps; 0: at the last step only.
+        loader: returns an iterable of this rank's held-out batches, or None if nothing is held out. None: the run's.
+        max_samples: use the first of the run's validation set, this many over all ranks; None: all of it.
         at_start: also before the first step.
+    Raises:
+        ValueError: `max_samples` with a `loader` of your own.
     """
 
     def __init__(
         self,
         interval: NonNegativeInt = 100,
         loader: Callable[[], Iterable[Any] | None] | None = None,
-        max_batches: int | None = None,
+        max_samples: PositiveInt | None = None,
         at_start: bool = True,
     ):
-        self.interval, self.loader, self.max_batches, self.at_start = interval, loader, max_batches, at_start
+        if loader is not None and max_samples is not None:
+            raise ValueError("max_samples limits the run's own validation set; limit your loader instead.")
+        self.interval, self.loader, self.max_samples, self.at_start = interval, loader, max_samples, at_start
         self._batches: Iterable[Any] | None = None
         self._done_at = -1
 
     def bind(self, context: RunContext) -> None:
-        self.loader = self.loader or context.val_loader
+        if self.loader is None and context.val_loader is not None:
+            limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
+            self.loader = partial(context.val_loader, **limit)
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._batches = self.loader() if self.loader is not None else None
@@ -64,14 +71,12 @@ class EvaluationHook(BaseHook):
     def _evaluate(self, trainer: TrainerView) -> None:
         if self._batches is None:
             return
-        metrics = evaluate(
-            trainer.forward, trainer.model, self._batches, trainer.strategy.forward_context, self.max_batches
-        )
+        metrics = evaluate(trainer.forward, trainer.model, self._batches, trainer.strategy.forward_context)
         if metrics is None:
             return  # a signal: the boundary that follows will act on it
         self._done_at = trainer.step
         trainer.logger.info(
-            "Step %d: %s", trainer.step, " ".join(f"val/{key} {value:.4f}" for key, value in flatten(metrics))
+            "Step %d: %s", trainer.step, " ".join(f"val/{key} {show(value)}" for key, value in flatten(metrics))
         )
         trainer.log({"val": metrics})
         if not math.isfinite(metrics["loss"]):
@@ -96,9 +101,9 @@ def evaluate(
     model: torch.nn.Module,
     batches: Iterable[Any],
     context: Callable[[], Any],
-    max_batches: int | None = None,
 ) -> dict[str, float] | None:
-    """Means of loss and records over the samples of all ranks' batches, by flat name.
+    """Means of loss and records over the samples of all ranks' batches, by flat name. A record that some batches do not
+    have is a mean over the samples of those that do.
 
     Returns:
         None: a signal ended it on some rank.
@@ -108,36 +113,42 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums: dict[str, Any] = {}
-    count = 0
+    samples: dict[str, int] = {}
     try:
         with isolated_rng(), torch.no_grad():
-            for batch, counts in _in_step(batches, max_batches):
+            for batch, counts in _in_step(batches):
                 with context():
                     loss, records = forward(batch)
                 if loss is None or not counts:
                     continue
                 size = batch_size(batch)
-                count += size
                 for name, value in flatten({"loss": loss, **records}):
+                    if value is None:
+                        continue
                     # double: a float32 sum over many batches would lose what tells two checkpoints apart
                     value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
                     sums[name] = sums.get(name, 0.0) + value * size
+                    samples[name] = samples.get(name, 0) + size
     except signals.Interrupted:
         return None
     finally:
         model.train(was_training)
-    totals = ranks.all_gather(({k: float(v) for k, v in sums.items()}, count))
-    samples = sum(n for _, n in totals)
-    if not samples:
+    totals = ranks.all_gather({name: (float(total), samples[name]) for name, total in sums.items()})
+    names = dict.fromkeys(name for part in totals for name in part)
+    if not names:
         raise ValueError("The held-out data gave no batch with a loss.")
-    names = dict.fromkeys(name for part, _ in totals for name in part)
-    return {name: sum(part.get(name, 0.0) for part, _ in totals) / samples for name in names}
+    return {name: _mean([part[name] for part in totals if name in part]) for name in names}
+
+
+def _mean(parts: list[tuple[float, int]]) -> float:
+    """Of the sums and counts of ranks."""
+    return sum(total for total, _ in parts) / sum(count for _, count in parts)
 
 
 _DONE, _GOING, _NOTHING, _SIGNAL = range(4)
 
 
-def _in_step(batches: Iterable[Any], max_batches: int | None) -> Iterator[tuple[Any, bool]]:
+def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
     """This rank's batches, and whether they count: while other ranks have some left, the last one again, which does
     not. So all make equally many forward passes, which may wait for each other, and leave together on a signal.
 
@@ -147,7 +158,7 @@ def _in_step(batches: Iterable[Any], max_batches: int | None) -> Iterator[tuple[
     """
     source, batch, seen = iter(batches), None, 0
     while True:
-        found = next(source, None) if max_batches is None or seen < max_batches else None
+        found = next(source, None)
         mine = _SIGNAL if signals.received() else _GOING if found is not None else _DONE if seen else _NOTHING
         every = ranks.maximum(mine)
         if every == _SIGNAL:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -30,7 +31,7 @@ def flatten(records: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False) -> dict[str, Any]:
-    """The mean of each key of nested dicts, over those dicts that have it.
+    """The mean of each key of nested dicts, over those dicts that have it and not None.
 
     Args:
         exclude_nan: leave NaN out of the mean (this reads tensors, so it waits for the device); a key with no other
@@ -39,7 +40,9 @@ def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = 
     result: dict[str, Any] = {}
     keys = list(dict.fromkeys(key for records in list_of_dicts for key in records))
     for key in keys:
-        values = [records[key] for records in list_of_dicts if key in records]
+        values = [records[key] for records in list_of_dicts if records.get(key) is not None]
+        if not values:
+            continue
         if all(isinstance(value, Mapping) for value in values):
             result[key] = key_average(values, exclude_nan)
             continue
@@ -50,20 +53,24 @@ def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = 
 
 
 def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
-    """0-d tensors as python numbers; this is where the host waits for the device."""
-    return {
-        key: to_numbers(value)
-        if isinstance(value, Mapping)
-        else value.item()
-        if isinstance(value, torch.Tensor)
-        else value
-        for key, value in records.items()
-    }
+    """0-d tensors and NumPy scalars as python numbers, without what is None. Here the host waits for the device."""
+    return {key: _to_number(value) for key, value in records.items() if value is not None}
+
+
+def _to_number(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return to_numbers(value)
+    return value.item() if isinstance(value, (torch.Tensor, np.generic)) else value
+
+
+def show(value: float, digits: int = 5) -> str:
+    """A number for a person: so many significant digits, however small it is."""
+    return f"{value:#.{digits}g}".rstrip(".")
 
 
 def format_records(records: Mapping[str, Any]) -> str:
-    """One line for a person: `accuracy 0.8125 aux/loss 0.1`."""
+    """One line for a person: `accuracy 0.8125 aux/loss 0.1000`."""
     return " ".join(
-        f"{key} {float(value):#.4g}" if isinstance(value, (int, float, torch.Tensor)) else f"{key} {value}"
-        for key, value in flatten(records)
+        f"{key} {show(value, 4) if isinstance(value, (int, float)) else value}"
+        for key, value in flatten(to_numbers(records))
     )

@@ -1,22 +1,24 @@
 """job=evaluate: the held-out metrics of a run's chosen checkpoint."""
 
 import json
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher.checkpoint.manifest import verify
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
-from launcher.hooks.evaluation import evaluate
+from launcher.hooks.evaluation import EvaluationHook, evaluate
+from launcher.hooks.records import show
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.logs import setup_logging
+from launcher.run.logs import console, setup_logging
 from launcher.run.ranks import Ranks, maximum, on_main
-from launcher.train.build import build_trainer, logger
+from launcher.train.build import build_trainer
 
 
 class EvaluateJob:
@@ -29,7 +31,8 @@ class EvaluateJob:
         self.checkpoint = checkpoint
 
     def run(self, config: DictConfig) -> dict[str, float]:
-        """Prints one JSON line with the checkpoint, its step and the metrics, and adds it to `evaluations.jsonl`.
+        """Prints a table of the metrics on a terminal; elsewhere one JSON line with the checkpoint, its step and the
+        metrics. Adds that line to the run's `evaluations.jsonl`.
 
         Raises:
             ConfigError: the run has no such checkpoint, or its data hold nothing out.
@@ -38,28 +41,39 @@ class EvaluateJob:
         setup_logging(None, ranks.rank)
         path = Path(on_main(lambda: str(find_checkpoint(folder, self.checkpoint))))
         stored = StoredCheckpoint(path)
-        data = instantiate(config.data)
         trainer = build_trainer(config, folder, to_train=False)
         trainer.strategy.load_weights(stored)
-        batches = data.val_loader(
-            batch_size=trainer.strategy.plan.micro_batch_size,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            device=trainer.device,
-        )
+        hook = next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
+        hook.bind(trainer.context)
+        batches = hook.loader() if hook.loader is not None else None
         if batches is None:
-            raise ConfigError("job=evaluate: this data holds nothing out; give data.val_dataset or another data.")
+            raise ConfigError("job=evaluate: the data hold nothing out; set data.val_dataset or use other data.")
         metrics = evaluate(trainer.forward, trainer.model, batches, trainer.strategy.forward_context)
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         line |= {f"val/{name}": value for name, value in metrics.items()}
         if ranks.is_main:
-            logger.info("%s", json.dumps(line))
             with open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
+            if sys.stdout.isatty():
+                print_table(f"{folder.path.parent.name}/{folder.path.name}, {path.name}", line)
+            else:
+                print(json.dumps(line), flush=True)
         trainer.strategy.teardown()
         return metrics
+
+
+def print_table(title: str, line: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    for name, value in line.items():
+        if name.startswith("val/"):
+            table.add_row(name, show(value, 6))
+    console().print(table)
 
 
 def find_checkpoint(folder: RunFolder, wanted: str) -> Path:

@@ -132,7 +132,8 @@ def attempt(
             raise
         except BaseException as error:
             tell_failure(error)
-            logger.exception("Failed")
+            if config_error(error) is None:
+                logger.exception("Failed")
             raise
         return
     with RunFolder(config.run.dir).being_written():

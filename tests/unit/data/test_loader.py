@@ -5,6 +5,8 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.data import ResumableLoader, SampleOrder, evaluation_loader
@@ -166,6 +168,24 @@ def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
     assert {len(one) for one in passes} == {len(loaders[0])}, "a sharded model needs as many forwards on every rank"
     assert all(0 < len(batch) <= 5 for one in passes for batch in one)
     assert all(len(batch) == 4 for one in passes for batch in one[:-1])
+
+
+@given(size=st.integers(1, 40), limit=st.integers(1, 40), world_size=st.integers(1, 4), batch_size=st.integers(1, 9))
+def test_max_samples_counts_over_all_ranks(size, limit, world_size, batch_size):
+    assume(min(size, limit) >= world_size)
+    loaders = [
+        evaluation_loader(Batches(size), batch_size, rank, world_size, max_samples=limit) for rank in range(world_size)
+    ]
+    assert sorted(sample for loader in loaders for batch in loader for sample in batch.tolist()) == [
+        *range(min(size, limit))
+    ]
+
+
+def test_fewer_max_samples_than_ranks_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"^hooks.evaluation.max_samples=2: is fewer than the 3 ranks; use at least 3"
+    ):
+        evaluation_loader(Numbers(9), 1, rank=0, world_size=3, max_samples=2)
 
 
 def test_evaluation_can_be_repeated():

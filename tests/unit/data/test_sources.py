@@ -120,6 +120,16 @@ def test_text_holds_files_out(corpus):
     assert held_out == b"09 a line of text\n19 a line of text\n"[: len(held_out)]
 
 
+def test_text_validates_on_a_few_samples_spread_over_what_is_held_out(corpus):
+    whole = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1).val_dataset()
+    few = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=3).val_dataset()
+    assert (len(whole), len(few)) == (8, 3)
+    for index, place in enumerate([0, 2, 5]):
+        assert few[index][0].equal(whole[place][0]) and few[index][1].equal(whole[place][1])
+    more = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=99)
+    assert len(more.val_dataset()) == 8
+
+
 def test_text_of_one_file_holds_its_end_out(tmp_path):
     path = tmp_path / "one.txt"
     path.write_bytes(bytes(range(200)))

@@ -1,10 +1,11 @@
 import math
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 
-from launcher.hooks.records import flatten, key_average, map_nested_tensor, to_numbers
+from launcher.hooks.records import flatten, format_records, key_average, map_nested_tensor, show, to_numbers
 
 Pair = namedtuple("Pair", "x y")
 
@@ -22,6 +23,20 @@ def test_key_average_over_those_that_have_it() -> None:
     records = [{"loss": 1.0, "m": {"acc": 0.5}}, {"loss": 3.0}, {"m": {"acc": 1.0, "f1": 0.25}}]
     assert key_average(records) == {"loss": 2.0, "m": {"acc": 0.75, "f1": 0.25}}
     assert key_average([]) == {}
+
+
+def test_none_is_passed_over_and_numpy_scalars_are_numbers() -> None:
+    records = [{"a": None, "b": np.float32(0.5)}, {"a": 2.0, "b": np.float32(1.5), "c": None}]
+    assert key_average(records) == {"a": 2.0, "b": 1.0}
+    numbers = to_numbers(records[1] | {"n": np.int64(3)})
+    assert numbers == {"a": 2.0, "b": 1.5, "n": 3} and {type(value) for value in numbers.values()} == {float, int}
+    assert format_records(records[1]) == "a 2.000 b 1.500"
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    assert [show(value) for value in (2.37334, 0.0000123456, 12345.6, 0.0, float("nan"))] == [
+        "2.3733", "1.2346e-05", "12346", "0.0000", "nan"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("exclude", "expected"), [(True, 2.0), (False, math.nan)])
