@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import traceback
 from functools import cache
 from pathlib import Path
@@ -369,18 +368,15 @@ def refused(overrides: list[list[str]]) -> list[list[str]]:
 
 def main() -> None:
     signals.install()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     torch.set_num_threads(1)
-    folder = Path(sys.argv[-1])
-    rank, results = os.environ["RANK"], []
+    folder, results = Path(sys.argv[-1]), []
     for name, arguments in json.loads((folder / "tasks.json").read_text()):
         try:
             results.append(globals()[name](**arguments))
         except BaseException:
-            told = {"kind": "failed", "time": time.monotonic(), "text": f"{name} {arguments}\n{traceback.format_exc()}"}
-            (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+            print(f"{name} {arguments}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             os._exit(1)
-    (folder / f"results-{rank}.json").write_text(json.dumps(results))
+    (folder / f"results-{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
