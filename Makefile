@@ -16,11 +16,12 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help train test format wheel constraints clean
+.PHONY: help train lint check test format wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
-	@echo 'make test         lint, types, tests (ARGS="-k lock" chooses tests)'
+	@echo 'make check        lint, types, unit tests: two minutes (ARGS="-k lock" chooses tests)'
+	@echo 'make test         lint, types, all tests'
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
@@ -29,11 +30,19 @@ help:
 train: $(VENV)/.installed-train
 	$(VENV)/bin/python -m launcher $(ARGS)
 
-test: $(VENV)/.installed-test
+# Torch's own threads would only compete with the other tests for the cores.
+PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
+
+lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+check: lint
+	$(PYTEST) tests/unit $(ARGS)
+
+test: lint
+	$(PYTEST) $(ARGS)
 
 format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check --fix .

@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
+from support import python
 from support.paths import ROOT
 
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
@@ -28,18 +27,10 @@ def checkout(tmp_path):
 
 
 def test_new_parts_are_one_file_and_one_yaml(checkout):
-    command = [
-        sys.executable,
-        "-m",
-        "launcher",
-        "model=linear",
-        "data=digits",
-        "strategy=anomaly",
-        "trainer.max_steps=3",
-    ]
-    command += ["hooks=[default,weight_norm]", "hooks.weight_norm.interval=2", "device=cpu", "run.name=a", "run.id=b"]
+    overrides = ["model=linear", "data=digits", "strategy=anomaly", "trainer.max_steps=3", "device=cpu"]
+    overrides += ["hooks=[default,weight_norm]", "hooks.weight_norm.interval=2", "run.name=a", "run.id=b"]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    done = python.run("-m", "launcher", *overrides, cwd=checkout, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = checkout / "outputs" / "a" / "b"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.config import schema
 from launcher.config.compose import compose
+from support import python
 from support.paths import ROOT
 
 
@@ -18,9 +19,7 @@ def test_the_subclass_example_runs_and_goes_on(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(code)
     for said in ("Step 100/100", "Going on from runs/demo/checkpoints/step-00000100"):
-        done = subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = python.run("train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.run.ranks import Ranks
+from support import python
 from support.paths import SUPPORT
 from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, steps, stop_at
 
@@ -35,15 +35,7 @@ def broken(steps: list[int], **how: object) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- killed
 def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
-    script = SUPPORT / name
-    return subprocess.run(
-        [sys.executable, str(script), *how.split()],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return python.run(str(SUPPORT / name), *how.split(), env=ENVIRONMENT, timeout=240)
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])

@@ -112,7 +112,7 @@ def test_all_means_every_extra_of_users():
     assert Requirement(EXTRAS["all"][0]).extras == set(EXTRAS) - {"all", "dev"}
 
 
-@pytest.mark.parametrize("target", ["train", "test"])
+@pytest.mark.parametrize("target", ["train", "check", "test"])
 def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
     variables = [f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}"]
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -127,6 +127,12 @@ def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
     assert ("-m launcher" if target == "train" else "-m pytest") in work[-1]
 
 
-def test_continuous_integration_runs_the_test_command():
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
+def test_continuous_integration_runs_all_tests_with_slurm(tmp_path):
+    """`.ci/run` is run, from elsewhere, with a `make` that writes down how it was called."""
+    (tmp_path / "make").write_text('#!/bin/sh\necho "$PWD $* slurm=$LAUNCHER_REQUIRE_SLURM"\n')
+    (tmp_path / "make").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / ".ci" / "run"], cwd=tmp_path, env={"PATH": path}, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == f"{ROOT} test slurm=1\n"

@@ -1,14 +1,14 @@
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from support import lab as labs
+from support import python
 from support.incidents import INCIDENTS, begun
+from support.runner import ENVIRONMENT
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +73,8 @@ def undisturbed(tmp_path_factory):
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
             more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
-            command = [sys.executable, "-m", "launcher", *labs.experiment(outputs), "tracker.pace.seconds=0", *more]
-            environment = {**os.environ, "PYTHONPATH": str(labs.TESTS), "OMP_NUM_THREADS": "1"}
-            subprocess.run([*command, *overrides], env=environment, check=True, capture_output=True, timeout=300)
+            words = "-m", "launcher", *labs.experiment(outputs), "tracker.pace.seconds=0", *more, *overrides
+            python.run(*words, env=ENVIRONMENT, check=True, timeout=300)
             done[key] = outputs
         return done[key]
 

@@ -176,7 +176,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 def test_what_cannot_be_submitted_is_a_sentence(cluster, tmp_path, overrides, sentence):
     done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
-    assert not tmp_path.exists() or not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):

@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import textwrap
 import time
 from itertools import islice
@@ -12,6 +10,7 @@ import pytest
 
 from launcher.data import ResumableLoader
 from launcher.errors import ConfigError
+from support import python
 
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -33,11 +32,8 @@ def loader(seconds, **options):
 """
 
 
-def run(script, **options):
-    return subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True, text=True, timeout=60, start_new_session=True, **options,
-    )  # fmt: skip
+def run(script):
+    return python.run("-c", PRELUDE + textwrap.dedent(script), timeout=60)
 
 
 def test_signals_to_the_group_kill_no_worker():
@@ -77,18 +73,16 @@ def test_exit_without_close_waits_for_no_worker():
 
 def test_workers_end_with_their_parent():
     """Killed without a word, and while they start, it leaves no process behind."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent("""
-            def tell():
-                while len(multiprocessing.active_children()) < 2:
-                    time.sleep(0.001)
-                print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-            threading.Thread(target=tell).start()
-            for batch in loader(0):
-                pass
-        """)],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    script = """
+        def report():
+            while len(multiprocessing.active_children()) < 2:
+                time.sleep(0.001)
+            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        threading.Thread(target=report).start()
+        for batch in loader(0):
+            pass
+    """
+    process = python.start("-c", PRELUDE + textwrap.dedent(script))
     workers = [int(pid) for pid in process.stdout.readline().split()]
     process.kill()
     process.wait()

@@ -1,7 +1,6 @@
 """The command that writes token files, and TokenData reading them back."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -10,12 +9,11 @@ import pytest
 from launcher.data import write_tokens
 from launcher.data.tokens import TokenData
 from launcher.errors import ConfigError
+from support import python
 
 
 def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "launcher.data.write_tokens", *map(str, arguments)], capture_output=True, text=True
-    )
+    return python.run("-m", "launcher.data.write_tokens", *map(str, arguments))
 
 
 @pytest.fixture
