@@ -1,4 +1,4 @@
-"""Which tests stay together when processes share them (`pytest -n 2 --dist loadgroup`), and what they inherit."""
+"""Which tests stay together under `pytest -n 2 --dist loadgroup`, and the state that all tests inherit."""
 
 import logging
 import os
@@ -9,33 +9,35 @@ import pytest
 
 from support.paths import TESTS
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background: the runs under test hear Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in the background: Ctrl-C must reach the runs under test
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ["PYTHONPATH"] = str(TESTS)  # the processes under test import their hooks from `support`
+os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that share a fixture of their module go to one process, so that it is made once."""
+    """Tests that share a fixture of their module run in one process, so that it is made once."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
 
 
 def shares_a_fixture(item):
-    made = getattr(item, "_fixtureinfo", None)
-    known = made.name2fixturedefs.values() if made is not None else ()
-    return any(one.scope == "module" for several in known for one in several)
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs.values() if info is not None else ()
+    return any(fixture.scope == "module" for fixtures in definitions for fixture in fixtures)
 
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """A command that runs in the test's own process sets logging up for itself, on streams that end with the test."""
-    known = logging.root.manager.loggerDict
-    loggers = [logging.root, *(one for one in known.values() if isinstance(one, logging.Logger))]
-    before = [(one, one.level, list(one.handlers), one.propagate, one.disabled) for one in loggers]
+    """A command that runs in the test's own process configures logging with streams that end with the test."""
+    children = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    loggers = [logging.root, *children]
+    before = [(each, each.level, list(each.handlers), each.propagate, each.disabled) for each in loggers]
     yield
-    for one, level, handlers, propagate, disabled in before:
-        one.setLevel(level)
-        one.handlers[:], one.propagate, one.disabled = handlers, propagate, disabled
+    for logger, level, handlers, propagate, disabled in before:
+        logger.setLevel(level)
+        logger.handlers[:], logger.propagate, logger.disabled = handlers, propagate, disabled

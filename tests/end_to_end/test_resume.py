@@ -119,7 +119,7 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
 def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int) -> None:
     wait = tmp_path / "wait"
     command = (
-        "data=custom", "+data.dataset.while_there=" + str(wait), "+data.dataset.at=200",
+        "data=custom", "+data.dataset.while_exists=" + str(wait), "+data.dataset.at=200",
         "data.dataset._target_=support.interrupter.Stalling",
         "data.batch_size=32", f"data.num_workers={workers}", "model=mlp",
         "model.num_features=64", "model.num_classes=10", "trainer.max_steps=30", "hooks.progress.interval=1",

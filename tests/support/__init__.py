@@ -1,1 +1,1 @@
-"""Helpers of the tests: projects, processes, disks that fail, a SLURM cluster."""
+"""Helpers of the tests: projects, processes, failing disks, a SLURM cluster."""

@@ -1,5 +1,5 @@
-"""Hooks under which calls on the files of checkpoints fail, hang, or are slow; they
-stand among the trackers, which are no part of a run's identity."""
+"""Hooks under which calls on the files of checkpoints fail, hang, or are slow. They are
+configured as trackers, which are not part of a run's identity."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from launcher.run.ranks import Ranks
 
 
 class BrokenDisk(BaseHook):
-    """In the saves of some steps an os call on a file or folder of the checkpoint does not do its work.
+    """In the saves of some steps an os call on a file or folder of the checkpoint fails.
 
     Args:
         how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to wait before it is done.
@@ -53,7 +53,7 @@ class BrokenDisk(BaseHook):
 
 
 class BlindRank(BaseHook):
-    """On this rank no checkpoint is seen by who looks for one."""
+    """Any search for checkpoints on this rank is an error: rank 0 alone decides."""
 
     def __init__(self, rank: int):
         if Ranks.from_env().rank == rank:
@@ -65,7 +65,7 @@ def _sees_nothing(self: CheckpointStore, *args: Any) -> Any:
 
 
 class SignalInSave(BaseHook):
-    """While the checkpoint of a step is written, this process gets signals."""
+    """Sends this process signals while the checkpoint of a step is written."""
 
     def __init__(self, step: int, signums: list[str]):
         self.step, self.signums = step, list(signums)
@@ -84,7 +84,7 @@ class SignalInSave(BaseHook):
 
 
 class FullDisk(BaseHook):
-    """From the end of one step to that of another (None: for ever) a file takes all of its disk but `free` bytes."""
+    """From the end of one step to that of another (None: forever) a file fills its disk except for `free` bytes."""
 
     def __init__(self, file: str, step: int, until: int | None = None, free: int = 0):
         self.file, self.step, self.until, self.free = file, step, until, free
@@ -99,7 +99,7 @@ class FullDisk(BaseHook):
 
 
 class BrokenHome(BaseHook):
-    """Nothing can be copied to the second home of checkpoints after these steps."""
+    """Copies of the checkpoints of these steps to the remote store fail."""
 
     def __init__(self, steps: list[int]):
         self.steps = list(steps)

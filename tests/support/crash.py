@@ -1,7 +1,7 @@
-"""Saves that are really killed: by SIGKILL, at the k-th system call that touches the disk, for every k.
+"""Saves that are killed by SIGKILL at the k-th system call that touches the disk, for every k.
 
-Each attempt is a child process; what it had done is known from a log that it writes call by call. A power cut is worse
-than a kill: what has been written and not fsynced is gone. It is acted out by zeroing those files.
+Each attempt is a child process that logs its calls one by one. A power cut is worse than a kill: data that is written
+and not fsynced is lost. It is simulated by zeroing those files.
 """
 
 import logging
@@ -30,7 +30,7 @@ CALLS = ("open", "write", "fsync", "rename", "replace", "symlink", "mkdir", "unl
 
 @dataclass
 class Calls:
-    """Stands between the process and its system calls: counts and logs them, and kills before the one of `kill_at`."""
+    """Wraps the process's system calls: counts and logs them, and kills the process before call `kill_at`."""
 
     kill_at: int
     without: str | None = None
@@ -71,7 +71,7 @@ class Calls:
 
 
 def killed(act: Callable[[], None], kill_at: int, without: str | None = None) -> tuple[bool, list[list[str]]]:
-    """Do something in a child that dies at its k-th call; whether it did, and the calls it had made."""
+    """Do something in a child that dies at its k-th call. Returns whether it died, and the calls it made."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -117,7 +117,7 @@ def cut_power(calls: list[list[str]], root: Path) -> None:
         elif name == "fsync":
             unsafe.pop(what, None)
         elif name in ("rename", "replace"):
-            for path in [one for one in unsafe if one == what or one.startswith(f"{what}/")]:
+            for path in [name for name in unsafe if name == what or name.startswith(f"{what}/")]:
                 unsafe[path.replace(what, target, 1)] = unsafe.pop(path)
     for path in unsafe:
         if os.path.lexists(path) and stat.S_ISREG(os.lstat(path).st_mode):
@@ -126,12 +126,12 @@ def cut_power(calls: list[list[str]], root: Path) -> None:
 
 @dataclass
 class Scenario:
-    """What there is before, what is done, and which steps may be the newest afterwards."""
+    """What exists before, what is done, and which steps may be the newest afterwards."""
 
     before: Callable[[Path], None]
     act: Callable[[Path], None]
     values: tuple[float | None, ...]
-    """The value in the newest whole checkpoint: the one before or the new one. None: there is none."""
+    """The values that the newest valid checkpoint may have. None: no checkpoint."""
 
 
 def _steps(*steps: int) -> Callable[[Path], None]:
@@ -147,7 +147,7 @@ SCENARIOS = {
 
 
 def attempts(scenario: Scenario, base: Path, power: bool = False, without: str | None = None) -> list[str]:
-    """Kill at every call in turn; what was wrong afterwards, a sentence each."""
+    """Kill at every call in turn. Returns a sentence for each problem afterwards."""
     wrong: list[str] = []
     template = base / "template"
     shutil.rmtree(base, ignore_errors=True)
@@ -172,14 +172,14 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
     store = CheckpointStore(root)
     store.recover()
     try:
-        found = store.newest_valid()
+        newest = store.newest_valid()
     except CorruptCheckpoint as error:
         return [str(error)]
-    value = None if found is None else StoredCheckpoint(found[0]).meta["value"]
+    value = None if newest is None else StoredCheckpoint(newest[0]).meta["value"]
     wrong = []
     if value not in (scenario.values if died else scenario.values[-1:]):
         wrong.append(f"the newest holds {value}, not one of {scenario.values}")
-    if found is not None and not bool((StoredCheckpoint(found[0]).read("model/w") == value).all()):
+    if newest is not None and not bool((StoredCheckpoint(newest[0]).read("model/w") == value).all()):
         wrong.append("its tensors are of another save")
     left = [entry.name for entry in root.iterdir()]
     wrong += [f"{name} is left" for name in left if not name.startswith("step-") and name not in ("latest", "best")]
@@ -188,19 +188,21 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
             verify(store.path(step))
         except CorruptCheckpoint as error:
             wrong.append(str(error))
-    if found is not None and store.linked("latest") != found[1].step:
+    if newest is not None and store.linked("latest") != newest[1].step:
         wrong.append(f"latest is {store.linked('latest')}")
-    save(root, 100)  # and it goes on
+    save(root, 100)  # saving still works
     if store.newest_valid() is None:
         wrong.append("no save works any more")
     return wrong
 
 
 def main(how: str) -> int:
-    """kill, power, or power-without-fsync: kills that way, and says what was wrong. calls: what a save does."""
+    """kill, power, power-without-fsync: print the problems after each. calls: print the calls of a save."""
     torch.set_num_threads(1)
     logging.disable()
-    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what was fsynced is known here without a disk
+    shm = (
+        "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    )  # which files are fsynced is known from the log, so no disk is needed
     with tempfile.TemporaryDirectory(dir=shm) as folder:
         base = Path(folder).resolve()
         if how == "calls":

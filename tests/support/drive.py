@@ -58,7 +58,7 @@ class Journal(BaseHook):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_after_step(self, trainer: Any) -> None:
-        loss = sum(float(one) for one in trainer.step_info["loss"]) / len(trainer.step_info["loss"])
+        loss = sum(float(loss) for loss in trainer.step_info["loss"]) / len(trainer.step_info["loss"])
         self.losses.append(sum(ranks.all_gather(loss)) / ranks.world_size())
         self.norms.append(float(trainer.step_info["grad_norm"]))
         self.rates.append(trainer.optimizer.param_groups[0]["lr"])
@@ -71,18 +71,18 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 @cache
 def compose(*overrides: str) -> Any:
     parts = DIGITS if "digits" in overrides else GPT
-    given = [one for one in overrides if one != "digits"]
-    return compose_config([*parts, *TINY, "run.name=a", "run.id=b", *given])
+    rest = [override for override in overrides if override != "digits"]
+    return compose_config([*parts, *TINY, "run.name=a", "run.id=b", *rest])
 
 
 def digest(trainer: Trainer) -> str:
-    """Of this rank's part of all tensors, counters and random state."""
+    """A hash of this rank's part of all tensors, counters and random state."""
     snapshot = trainer.strategy.snapshot()
-    found = hashlib.sha256(repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes())
+    sha = hashlib.sha256(repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes())
     for name in sorted(snapshot.tensors):
-        found.update(f"{name} {snapshot.parts.get(name)}".encode())
-        found.update(snapshot.tensors[name].contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        sha.update(f"{name} {snapshot.parts.get(name)}".encode())
+        sha.update(snapshot.tensors[name].contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
 
 
 def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """One training as it is, and one that is stopped in the middle and goes on."""
+    """One training that nothing interrupts, and one that is stopped in the middle and resumed."""
     whole = train(f"{folder}/whole", overrides)
     first = train(f"{folder}/parts", overrides, stop_at=3)
     second = train(f"{folder}/parts", overrides)
@@ -128,8 +128,8 @@ def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
 
 
 def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
-    """What a strategy has after it loaded a copy of `source`'s newest checkpoint: hashes of whole tensors, each rank's
-    RNG, and the samples it takes until step `steps`."""
+    """Load a copy of `source`'s newest checkpoint. Returns hashes of whole tensors, each rank's RNG, and the samples it
+    takes until step `steps`."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
     trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
     trainer.restore()
@@ -141,15 +141,13 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     for p, state in trainer.optimizer.state.items():
         live |= {f"optimizer/{names[id(p)]}/{key}": value for key, value in state.items()}
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
-    weights = trainer.strategy.full_weights()
-    assert (weights is not None) == trainer.strategy.ranks.is_main
-    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
+    check_full_weights(trainer, whole)
     result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
     result |= {"rng": _sha(trainer.resumed_rng["torch"]), "samples": trainer.samples, "step": trainer.step}
     taken: list[str] = []
     forward = trainer.forward
     trainer.forward = lambda batch: taken.extend(map(_sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
-    trainer.train()  # and it goes on
+    trainer.train()  # it must still work
     trainer.strategy.teardown()
     return result | {"last": trainer.step, "taken": taken}
 
@@ -180,14 +178,22 @@ def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
             flat = whole.setdefault(name, torch.full(part.shape, torch.nan)).view(-1)
             assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
             flat[part.offset[0] :][: len(tensor)] = tensor
-    weights = trainer.strategy.full_weights()
-    assert (weights is not None) == trainer.strategy.ranks.is_main
-    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in (weights or {}).items())
+    check_full_weights(trainer, whole)
     result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
     result |= {"samples": trainer.samples, "step": trainer.step}
-    trainer.train()  # and it goes on
+    trainer.train()  # it must still work
     trainer.strategy.teardown()
     return result | {"last": trainer.step}
+
+
+def check_full_weights(trainer: Trainer, whole: dict[str, torch.Tensor]) -> None:
+    """Rank 0 gets all weights, the others none."""
+    weights = trainer.strategy.full_weights()
+    if not trainer.strategy.ranks.is_main:
+        assert weights is None
+        return
+    assert weights and set(dict(trainer.unwrapped_model.named_parameters())) <= set(weights)
+    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in weights.items())
 
 
 def _sha(tensor: torch.Tensor) -> str:
@@ -283,7 +289,7 @@ def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = Fal
             os.kill(os.getpid(), signal.SIGTERM)
         return trainer.forward(batch)
 
-    pairs = [(one[None, :-1], one[None, 1:]) for one in own]
+    pairs = [(sample[None, :-1], sample[None, 1:]) for sample in own]
     metrics = evaluate(forward, trainer.model, pairs, trainer.strategy.forward_context)
     with torch.no_grad(), trainer.strategy.forward_context():
         expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
@@ -334,9 +340,9 @@ class Wrapping(BaseTrainer):
 
 
 def wrapped_by_the_user(folder: str) -> dict[str, Any]:
-    """What both kinds of wrapped models end with, and what one ends with that was stopped in between."""
+    """The final states of both kinds of wrapped models, trained in one go and in two."""
     ranks.join(torch.device("cpu"))
-    found = {}
+    results = {}
     for wrapper in ("ddp", "fsdp"):
         for name, steps in {"whole": [4], "parts": [2, 4]}.items():
             for last in steps:
@@ -344,26 +350,26 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
                 trainer = Wrapping(wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name)
                 trainer.train()
             tensors = {key: _sha(value) for key, value in trainer.strategy.snapshot().tensors.items()}
-            found[f"{wrapper} {name}"] = {
+            results[f"{wrapper} {name}"] = {
                 "losses": journal.losses[-2:],
                 "norms": journal.norms[-2:],
                 "tensors": tensors,
             }
     ranks.leave()
-    return found
+    return results
 
 
 def refused(overrides: list[list[str]]) -> list[list[str]]:
-    """What each composition is refused with."""
-    found = []
-    for one in overrides:
+    """The sentences with which each composition is refused."""
+    sentences = []
+    for composition in overrides:
         try:
-            build(Path("unused"), one, Journal()).strategy.teardown()
-            found.append(["nothing"])
+            build(Path("unused"), composition, Journal()).strategy.teardown()
+            sentences.append(["nothing"])
         except ConfigError as error:
-            found.append(error.sentences)
+            sentences.append(error.sentences)
         ranks.leave()
-    return found
+    return sentences
 
 
 def main() -> None:

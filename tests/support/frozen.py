@@ -1,4 +1,4 @@
-"""A model of which not all is trained, with a buffer that is saved."""
+"""A model with frozen parameters, and with a buffer that is saved."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from launcher.models.gpt import GPT
 
 
 class Frozen(GPT):
-    """The first block stays as it is; the loss is scaled by a learnt number."""
+    """The first block is frozen; the loss is scaled by a learnt number."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)

@@ -1,5 +1,5 @@
-"""What can befall a job, and how its run is to end. The incidents happen side by side, each on nodes of its own, since
-most of their time is SLURM's waiting. But only a few runs start at once: that is the work."""
+"""What can happen to a job, and how its run must end. The incidents happen in parallel, each on its own nodes, since
+SLURM mostly waits. Only a few runs start at once, since that takes CPU time."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ from support.runner import record
 INTERVAL = 25
 """Steps between two checkpoints, see `lab.experiment`."""
 STARTING = BoundedSemaphore(3)
-"""So many runs may be on their way from the command line to their first steps."""
+"""At most this many runs start at the same time."""
 
 
 @dataclass
@@ -22,16 +22,16 @@ class Incident:
     """
     Args:
         name: of the test.
-        act: is given the cluster, the job and its first node once the run has done some steps.
+        act: called with the cluster, the job and its first node once the run has done some steps.
         partition: where the run is.
         user_signal: on the cluster that sends a job's own signal at a preemption, or on the one that does not.
-        nodes: how many the run may use; they are its own.
+        nodes: how many nodes the run has for itself.
         overrides: of the command line.
         ranks: of the run.
         outcome: of the first attempt in run.json.
-        reason: what it says there.
-        final: SLURM's word for the job's end.
-        lossless: a signal came, so no step may be lost; else one interval at most.
+        reason: a part of the reason there.
+        final: SLURM's last state of the job.
+        lossless: a signal came, so no step may be lost; otherwise at most one interval.
         at_once: it happens when the job starts, before its run does.
         starts: how often SLURM started the job.
     """
@@ -64,33 +64,33 @@ def cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
 
 
 def wait(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The time limit comes by itself."""
+    """Wait for the time limit."""
 
 
 def cut_power(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The machine is gone, and back when SLURM has noticed."""
+    """The machine crashes, and returns once SLURM has noticed."""
     lab.node("crash", node)
     wait_for(lambda: lab.info(job)["JobState"] in ("PENDING", "NODE_FAIL"), "SLURM to miss the node")
     lab.node("start", node)
 
 
 def lose_daemon(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The node is lost to SLURM alone: its processes go on while the job starts anew elsewhere."""
+    """Only SLURM loses the node: its processes continue while the job restarts elsewhere."""
     lab.node("slurmd-kill", node)
 
 
 def drain(lab: Lab, job: str, node: str, outputs: Path) -> None:
     lab.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    lab.preempt(node)  # waits for ever, and must not matter
+    lab.preempt(node)  # waits forever, and must not matter
 
 
 def kill_task(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """A bare SIGTERM, of which SLURM knows nothing."""
+    """A bare SIGTERM that SLURM does not know about."""
     lab.run("scancel", "--signal=TERM", f"{job}.0")
 
 
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The job stays until SLURM ends it. It holds the run no longer, which another node might go on with."""
+    """The job stays until SLURM ends it, but does not keep the run's lock: another node may resume the run."""
     lab.preempt(node, seconds=30)
     wait_for(lambda: record(outputs)["state"] == "failed", "the run to say that SLURM cannot be asked")
     assert lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
@@ -105,7 +105,7 @@ NO_SCONTROL = [
     "ln -sf $(command -v srun bash sed) OUTPUTS/.bin",
     "export PATH=OUTPUTS/.bin",
 ]
-INCIDENTS = [  # those that take longest begin first
+INCIDENTS = [  # the longest start first
     Incident(
         "time limit",
         wait,
@@ -163,10 +163,10 @@ Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]
 
 
 def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, int, str]:
-    """The job's id, the step at which it happened, and how SLURM says the job ended."""
+    """The job's id, the step at which it happened, and the job's last state."""
     others = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1) if f"node{number}" not in nodes]
     place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
-    overrides = [one.replace("OUTPUTS", str(outputs)) for one in incident.overrides]
+    overrides = [override.replace("OUTPUTS", str(outputs)) for override in incident.overrides]
     with STARTING:
         job = lab.submit(outputs, *place, *overrides)
         if incident.at_once:
@@ -185,7 +185,7 @@ def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tup
 def begun(
     incidents: list[Incident], lab_of: Callable[[Incident], Lab], folder: Callable[[], Path]
 ) -> Iterator[Happened]:
-    """All of them, begun at once: name -> (folder of the outputs, future of `happen`)."""
+    """Start all of them at once: name -> (folder of the outputs, future of `happen`)."""
     free = {True: iter(range(1, 100)), False: iter(range(1, 100))}
     with ThreadPoolExecutor(max(1, len(incidents))) as pool:
         started: Happened = {}

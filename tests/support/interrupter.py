@@ -1,4 +1,4 @@
-"""A hook that sends real signals at an exact moment of a run; it stands among the trackers, which are no part of a
+"""A hook that sends real signals at an exact moment of a run. It is configured as a tracker, which is not part of a
 run's identity."""
 
 import os
@@ -67,23 +67,23 @@ class Interrupter(BaseHook):
 
 
 class Stalling(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Digits that stop coming once, for as long as a file is there: a data source that hangs."""
+    """Digits from a source that hangs once, for as long as a file exists."""
 
-    def __init__(self, while_there: str, at: int):
+    def __init__(self, while_exists: str, at: int):
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         self.x = torch.tensor(digits.data, dtype=torch.float32) / 16
         self.y = torch.tensor(digits.target)
-        self.while_there, self.at = while_there, at
-        self.given = 0
+        self.while_exists, self.at = while_exists, at
+        self.count = 0
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.given += 1
-        while self.given > self.at and os.path.exists(self.while_there):
+        self.count += 1
+        while self.count > self.at and os.path.exists(self.while_exists):
             print("Stalled", flush=True)
             time.sleep(0.2)
         return self.x[index], self.y[index]

@@ -1,7 +1,7 @@
-"""A run whose process is killed by SIGKILL again and again, at random moments, and started again each time.
+"""A run whose process is killed by SIGKILL at random moments, and restarted each time.
 
-Each attempt is a forked child, so that 200 of them do not import torch 200 times. Prints how
-many kills there were, in how many runs.
+Each attempt is a forked child, so that 200 of them do not import torch 200 times. Prints
+the numbers of kills and runs.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Tiny(BaseTrainer):
 
 
 class Reached(BaseHook):
-    """Tells the parent where the child is, and logs each step's loss."""
+    """Reports the child's step to the parent, and logs each step's loss."""
 
     memory: mmap.mmap
 
@@ -73,8 +73,8 @@ class Reached(BaseHook):
 
 
 def attempt(workspace: Path, asynchronous: bool, life: float | None) -> tuple[bool, int, int]:
-    """A child trains, and is killed after `life` seconds (None: is not); whether it completed, and its first and last
-    step."""
+    """A child trains, and is killed after `life` seconds (None: never). Returns whether it completed, and its first and
+    last step."""
     Reached.memory = mmap.mmap(-1, 8)
     child = os.fork()
     if child == 0:
@@ -134,9 +134,9 @@ def main() -> None:
                 if completed:
                     break
                 kills += 1
-            assert final_state(workspace) == expected, f"run {runs} ended otherwise"
+            assert final_state(workspace) == expected, f"run {runs} ended differently"
             shutil.rmtree(workspace)
-        print(f"{kills} kills in {runs} runs, all of which ended alike")
+        print(f"{kills} kills in {runs} runs, all with the same end")
 
 
 if __name__ == "__main__":

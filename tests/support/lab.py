@@ -1,4 +1,4 @@
-"""A real SLURM cluster on this machine (`slurm/lab/`), and what happens to jobs on it."""
+"""A real SLURM cluster on this machine (`slurm/lab/`), and its jobs."""
 
 import json
 import os
@@ -17,24 +17,26 @@ from support.paths import ROOT, TESTS
 SCRIPTS = ROOT / "slurm" / "lab"
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
 LONGEST = 600.0
-"""Seconds that anything is waited for: many times what it takes, since other tests may keep the machine busy."""
+"""Seconds after which every wait ends: many times what is needed, since other tests keep the machine busy."""
 PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
-"""Settings that give a run on a busy machine the time to save."""
+"""Settings that give a run the time to save on a busy machine."""
 QUICK = ["tracker.pace.seconds=0"]
-"""Overrides of `experiment`, for a run that nothing is to happen to."""
+"""Overrides of `experiment`, for a run that nothing disturbs."""
 
 
 def impossible() -> str | None:
-    """Why no cluster can be started here, if so. Packages are installed only where a cluster is insisted on."""
+    """The reason why no cluster can be started here, or None. SLURM is installed only if it is required."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        return "a SLURM cluster of one's own needs Linux and root"
+        return "a private SLURM cluster needs Linux and root"
     if shutil.which("slurmctld") is None and not REQUIRED:
         return "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
     if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
         return "SLURM is not installed, and there is no apt-get to install it"
     spaces = subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True)
     if spaces.returncode != 0:
-        return f"a node of the cluster is a namespace of its own, and none can be made here: {spaces.stderr.strip()}"
+        return (
+            f"each node of the cluster needs its own namespace, which cannot be created here: {spaces.stderr.strip()}"
+        )
     return None
 
 
@@ -54,7 +56,7 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command needs to find this cluster, and the tests' hooks."""
+        """With this a command finds this cluster and the tests' hooks."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
         return {
             **clean,
@@ -81,7 +83,7 @@ class Lab:
         self.script("down.sh")
 
     def run(self, *command: str, check: bool = True, timeout: float = LONGEST) -> str:
-        """What a command prints, run against this cluster."""
+        """The output of a command on this cluster."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -91,7 +93,7 @@ class Lab:
         self.script("node.sh", verb, name)
 
     def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
-        """`python -m launcher ...`, as a user of this cluster types it, with these variables of the environment."""
+        """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""
         command = [sys.executable, "-m", module, *arguments]
         environment = self.environment | variables
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
@@ -100,12 +102,12 @@ class Lab:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
         done = self.launcher(*experiment(outputs), "dispatch=slurm", *overrides)
         assert done.returncode == 0, done.stdout + done.stderr
-        found = re.search(r"as SLURM job (\d+)", done.stdout)
-        assert found is not None, done.stdout
-        return found[1]
+        match = re.search(r"as SLURM job (\d+)", done.stdout)
+        assert match is not None, done.stdout
+        return match[1]
 
     def preempt(self, node: str, seconds: int = 1) -> None:
-        """A job of a higher partition that wants a whole node, for a while."""
+        """Submit a job with a higher priority that needs a whole node for some seconds."""
         wanted = ["-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", f"sleep {seconds}"]
         self.run("sbatch", *wanted)
 
@@ -114,7 +116,7 @@ class Lab:
         return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
 
     def wait_until_ended(self, job: str, timeout: float = LONGEST) -> str:
-        """The state in which a job ends for good: a requeued one is pending again, or will be."""
+        """The job's last state; a requeued job has not ended."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
         for _ in ticks(timeout, f"job {job} to end", pause=1.5):
             state = self.info(job)["JobState"]
@@ -124,23 +126,23 @@ class Lab:
 
 
 def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
-    """Look, and look again."""
+    """Poll."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         yield
         time.sleep(pause)
-    raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+    raise AssertionError(f"waited {timeout:g} s for {what}")
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) -> Any:
     for _ in ticks(timeout, what):
-        if found := condition():
-            return found
+        if value := condition():
+            return value
     raise AssertionError
 
 
 def experiment(outputs: Path, steps: int = 300) -> list[str]:
-    """The overrides of a small run; with the pacer it takes a minute in its job's first start, unless disturbed."""
+    """The overrides of a small run. With the pacer it takes a minute in its job's first start."""
     return [
         "model=mlp",
         "data=digits",
@@ -155,10 +157,10 @@ def experiment(outputs: Path, steps: int = 300) -> list[str]:
 
 
 def states(lab, outputs, *words):
-    """What `python -m launcher.runs` says: id -> summary."""
-    told = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
-    assert told.returncode == 0, told.stderr
-    return {run["id"]: run for run in json.loads(told.stdout)}
+    """`python -m launcher.runs list --json`: id -> summary."""
+    done = lab.launcher("list", "--json", "--outputs", str(outputs), *words, module="launcher.runs")
+    assert done.returncode == 0, done.stderr
+    return {run["id"]: run for run in json.loads(done.stdout)}
 
 
 def steps_done(folder: Path) -> int:
@@ -175,12 +177,12 @@ def run_folders(outputs: Path) -> list[Path]:
 
 
 def wait_for_step(outputs: Path, step: int = 10, runs: int = 1) -> None:
-    def are_there() -> bool:
-        found = run_folders(outputs)
-        for folder in found:
+    def have_reached_it() -> bool:
+        folders = run_folders(outputs)
+        for folder in folders:
             if json.loads((folder / "run.json").read_text())["state"] == "failed":
                 logs = "".join(path.read_text()[-3000:] for path in folder.glob("logs/*"))
                 raise AssertionError(f"{folder} failed before step {step}:\n{logs}")
-        return sum(steps_done(folder) >= step for folder in found) >= runs
+        return sum(steps_done(folder) >= step for folder in folders) >= runs
 
-    wait_for(are_there, f"step {step} in {outputs}")
+    wait_for(have_reached_it, f"step {step} in {outputs}")

@@ -1,4 +1,4 @@
-"""A command with its ranks: which processes it has, and which it leaves behind."""
+"""A command and its processes."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ class Command:
         return self.process.wait()
 
     def left(self) -> list[int]:
-        """Living processes of its session, zombies left out."""
+        """Its session's processes, without zombies."""
         return [pid for pid, stat in _processes() if stat[3] == str(self.pid) and stat[0] != "Z"]
 
     def ranks(self) -> list[int]:
@@ -74,13 +74,13 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 def _processes() -> list[tuple[int, list[str]]]:
     """Each process's id, and state, parent, group and session from /proc."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+            processes.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
         except OSError:  # ended meanwhile
             pass
-    return found
+    return processes
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A user's project, and the command line as they type it."""
+"""A user's project, and command lines in it."""
 
 import subprocess
 from pathlib import Path
@@ -20,7 +20,7 @@ class MyModel:
 
 
 class MyJob:
-    """Does what its `outcome` says, instead of training."""
+    """Ends in the way of its `outcome`, instead of training."""
 
     def __init__(self, outcome: str = "completes"):
         self.outcome = outcome
@@ -49,7 +49,7 @@ FILES = {
 
 
 def write_project(folder: Path, package: str = "my_package") -> Path:
-    """A package of a user's and a folder of configuration that names it."""
+    """A user's package, and a folder of configuration for it."""
     for name, text in FILES.items():
         path = folder / name.replace("{package}", package)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def launcher(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def exit_code(*arguments: str) -> int:
-    """The same in this process, which is quicker: the exit code, 0 where it returns."""
+    """The exit code of the same command in this process, which is faster."""
     try:
         main.main(list(arguments))
     except SystemExit as end:

@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
-"""What two equal runs may differ in."""
+"""The fields of metrics in which two equal runs may differ."""
 
 
 @dataclass
@@ -65,13 +65,13 @@ def interrupt(
 
 
 def stop_at(step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True) -> list[str]:
-    """Overrides: the run sends itself a signal at that moment of that step (see `interrupter`)."""
+    """Overrides with which the run sends itself a signal at that moment of that step (see `interrupter`)."""
     hook = f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},signum:{signum},group:{group}}}"
     return [f"+tracker.interrupter={hook}"]
 
 
 def run_folder(outputs: Path) -> Path:
-    """The one run there is."""
+    """The folder of the only run."""
     (record,) = outputs.glob("*/*/run.json")
     return record.parent
 
@@ -81,13 +81,13 @@ def record(outputs: Path) -> dict[str, Any]:
 
 
 def metrics(outputs: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without the times."""
+    """The lines of metrics.jsonl without the times."""
     lines = (run_folder(outputs) / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
 
 
 def final_state(outputs: Path) -> dict[str, str]:
-    """Hashes of what a run ends with: weights, moments, scaler, LR, counters, random state, data position."""
+    """Hashes of a run's final weights, moments, scaler, LR, counters, random state and data position."""
     latest = run_folder(outputs) / "checkpoints" / "latest"
     names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
     return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank alone, in the middle of a run: a hook, and a model."""
+"""Failures of one rank in the middle of a run: a hook and a model."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from launcher.models.gpt import GPT
 
 
 class Saboteur(BaseHook):
-    """On `rank`, before the update of `step`: raise, exit, be killed, or never come back."""
+    """On `rank`, before the update of `step`: raise, exit, be killed, or hang."""
 
     def __init__(self, rank: int, step: int, act: str):
         self.rank, self.step, self.act = rank, step, act
@@ -29,7 +29,7 @@ class Saboteur(BaseHook):
 
 
 class Silent(GPT):
-    """Gives no loss in its third call, on the last rank."""
+    """Returns no loss in its third call, on the last rank."""
 
     calls = 0
 
