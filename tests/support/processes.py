@@ -57,11 +57,11 @@ class Command:
 
     def left(self) -> list[int]:
         """Its session's processes, without zombies."""
-        return [pid for pid, stat in _processes() if stat[3] == str(self.pid) and stat[0] != "Z"]
+        return [pid for pid, stat in running() if stat[3] == str(self.pid) and stat[0] != "Z"]
 
     def ranks(self) -> list[int]:
         """Ids of the ranks, in order."""
-        children = [(_environment(pid).get("RANK", ""), pid) for pid, stat in _processes() if stat[1] == str(self.pid)]
+        children = [(_environment(pid).get("RANK", ""), pid) for pid, stat in running() if stat[1] == str(self.pid)]
         return [pid for rank, pid in sorted(children) if rank]
 
 
@@ -72,8 +72,8 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def _processes() -> list[tuple[int, list[str]]]:
-    """Each process's id, and state, parent, group and session from /proc."""
+def running() -> list[tuple[int, list[str]]]:
+    """Each process of the machine: its id, and its state, parent, group and session from /proc."""
     processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

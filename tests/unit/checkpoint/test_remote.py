@@ -12,10 +12,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.remote import RemoteStore
 from launcher.checkpoint.saver import SaveFailed
 from launcher.checkpoint.stored import StoredCheckpoint
-from support.runner import final_state, launch, metrics, record, run_folder, stop_at
 from support.stores import save
-
-RUN = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.checkpointing.interval=10")
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -115,48 +112,3 @@ def test_an_upload_that_ends_anywhere_leaves_a_whole_one(
         if calls < k:
             break
     assert len(counts) > 8 and counts[-1] < len(counts), "all of them were tried"
-
-
-def test_a_run_loses_its_disk_and_goes_on(tmp_path: Path) -> None:
-    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
-    whole, outputs = tmp_path / "whole", tmp_path / "outputs"
-    assert launch(whole, *RUN).returncode == 0
-    assert launch(outputs, *RUN, there, *stop_at(33)).returncode == 143
-    name = run_folder(outputs).name
-    shutil.rmtree(outputs)
-    done = launch(outputs, *RUN, there)
-    assert done.returncode == 0, done.output
-    assert "Fetched step-00000033" in done.output and run_folder(outputs).name == name
-    assert final_state(outputs) == final_state(whole)
-    assert metrics(outputs) == [line for line in metrics(whole) if line["step"] > 33]
-
-
-def test_a_home_that_fails(tmp_path: Path) -> None:
-    """Training goes on; the checkpoints here stand, and those there are made up for; at the end it is a failure."""
-    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
-    gone = "+tracker.gone={_target_:support.broken_disk.BrokenHome,steps:[20,40]}"
-    done = launch(tmp_path / "outputs", *RUN, there, gone)
-    assert done.returncode == 1 and "Traceback" not in done.output, done.output
-    assert done.output.count("could not be written: rank 0: ConnectionError: no way there") == 3
-    assert "no way there" in record(tmp_path / "outputs")["attempts"][-1]["reason"]
-    assert record(tmp_path / "outputs")["step"] == 40
-    again = launch(tmp_path / "outputs", *RUN, there)
-    assert again.returncode == 0 and "step-00000040 (step 40)" in again.output
-    assert sorted(int(path.parent.name[5:13]) for path in tmp_path.glob("there/*/*/step-*/manifest.json")) == [
-        10,
-        30,
-        40,
-    ]
-
-
-def test_a_home_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "there").write_bytes(b"a file")
-    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path=file://{tmp_path}/there")
-    assert done.returncode == 2 and "hooks.checkpointing.path=file://" in done.output, done.output
-
-
-@pytest.mark.parametrize("scheme", ["nosuch", "s3"])
-def test_a_scheme_that_is_not_there(tmp_path: Path, scheme: str) -> None:
-    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path={scheme}://bucket/x")
-    assert done.returncode == 2 and f"hooks.checkpointing.path={scheme}://bucket/x: " in done.output
-    assert not (tmp_path / "outputs").exists()

@@ -8,7 +8,6 @@ import pytest
 from launcher import CheckpointingHook, EarlyStoppingHook, LoggingHook
 from launcher.errors import ConfigError
 from launcher.hooks.best import Best, direction
-from support.ranks import together
 from support.toy import Toy, Values
 
 
@@ -79,17 +78,3 @@ def test_the_best_is_logged_and_kept_by_the_metrics_name(tmp_path: Path, caplog:
     lines = [record.getMessage() for record in caplog.records if "best so far" in record.getMessage()]
     assert lines[0] == "Step 1: val/accuracy 0.1 is the best so far."
     assert lines[2] == "Step 3: val/accuracy 0.9 is the best so far (before: 0.4 at step 2)."
-
-
-def test_two_ranks_steered_by_their_own_metrics_stay_together(tmp_path: Path) -> None:
-    """Each logs another train/loss (`sync=false`); a decision of each on its own would leave one waiting for ever."""
-    overrides = [
-        "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
-        "hooks=[logging,checkpointing,early_stopping]", "hooks.logging.interval=1", "hooks.logging.sync=false",
-        "hooks.early_stopping.metric=train/loss", "hooks.early_stopping.patience=1",
-        "hooks.checkpointing.best_metric=train/accuracy",
-    ]  # fmt: skip
-    ((first, second),) = together(2, tmp_path, [("steered", {"folder": str(tmp_path), "overrides": overrides})])
-    assert first["losses"] != second["losses"]
-    del first["losses"], second["losses"]
-    assert first == second and 1 < first["step"] < 30 and "train/loss" in first["reason"]

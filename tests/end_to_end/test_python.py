@@ -1,0 +1,94 @@
+"""A process that the tests fork is like one that they start (see `support.python`)."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support import python
+from support.processes import running, wait_for
+from support.runner import ENVIRONMENT
+
+PROGRAM = """
+import atexit, json, os, signal, sys, threading
+
+open_fds = []
+for fd in range(64):
+    try:
+        os.fstat(fd)
+        open_fds.append(fd)
+    except OSError:
+        pass
+state = {
+    "argv": sys.argv,
+    "name": __name__,
+    "main": sys.modules["__main__"].__name__,
+    "cwd": os.getcwd(),
+    "environment": {key: value for key, value in os.environ.items() if key not in ("LC_CTYPE", "_")},
+    "open": open_fds,
+    "threads": threading.active_count(),
+    "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
+    "signals": {number: str(signal.getsignal(number)) for number in range(1, 32)},
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "launcher": sorted(name for name in sys.modules if name.split(".")[0] == "launcher"),
+    "path": sys.path[1:],
+    "stdin": sys.stdin.read(),
+    "buffered": [sys.stdout.line_buffering, sys.stderr.line_buffering],
+}
+atexit.register(print, "at exit")
+print(json.dumps(state, sort_keys=True))
+"""
+LEAVE = {
+    "returns": ("", 0),
+    "a code": ("sys.exit(7)", 7),
+    "a sentence": ("sys.exit('wrong')", 1),
+    "an error": ("raise LookupError('lost')", 1),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+}
+
+
+@pytest.fixture(params=["-c", "script", "-m"])
+def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Both processes get the same program."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return {"-c": ["-c", PROGRAM], "script": ["program.py"], "-m": ["-m", "program"]}[request.param]
+
+
+@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
+def test_it_starts_in_the_same_state(words: list[str], tmp_path: Path) -> None:
+    env = ENVIRONMENT | {"A": "1"}
+    del env["PYTHONUNBUFFERED"]
+    forked, real = (python.run(*words, "b=c", "d e", env=env, cwd=tmp_path, real=real) for real in (False, True))
+    state, expected = (json.loads(done.stdout.splitlines()[0]) for done in (forked, real))
+    assert state == expected
+    assert forked.stdout.splitlines()[1:] == real.stdout.splitlines()[1:] == ["at exit"]
+    assert (forked.stderr, forked.returncode) == (real.stderr, real.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("how", LEAVE)
+def test_it_ends_in_the_same_way(how: str) -> None:
+    act, code = LEAVE[how]
+    program = f"import atexit, os, signal, sys; atexit.register(print, 'at exit'); print('begun', flush=True); {act}"
+    forked, real = (python.run("-c", program, real=real) for real in (False, True))
+    assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout) and real.returncode == code
+    assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+
+
+def test_two_children_differ_in_what_chance_gives() -> None:
+    program = "import random, uuid, numpy, torch; print(random.random(), uuid.uuid4(), numpy.random.rand())"
+    first, second = (python.run("-c", program, check=True).stdout.split() for _ in range(2))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_a_time_limit_ends_all_of_it(tmp_path: Path) -> None:
+    program = "import os, time; os.fork(); open(f'{os.getpid()}.pid', 'w'); time.sleep(1000)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        python.run("-c", program, cwd=tmp_path, timeout=5)
+    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert len(pids) == 2 and wait_for(lambda: not set(pids) & set(living()), 30)
+
+
+def living() -> list[int]:
+    return [pid for pid, stat in running() if stat[0] != "Z"]
