@@ -23,6 +23,7 @@ ORDER = [
     {"runs"},
     {"jobs"},
     {"train"},
+    {"distributed", "utils"},
     {"hooks"},
     {"checkpoint"},
     {"strategies", "data"},

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from launcher.hooks.best import Best
+from launcher.hooks.records import to_numbers
 from launcher.strategies.base import Strategy
 
 Records = dict[str, Any]
@@ -20,6 +21,7 @@ Records = dict[str, Any]
 class TrainState:
     """Where a run stands at a step boundary. Every counter counts optimizer steps."""
 
+    max_steps: int = 0
     step: int = 0
     """The last begun step; incremented before a step, so hooks see 1 in the first."""
     skipped_steps: int = 0
@@ -32,8 +34,16 @@ class TrainState:
     best: Best | None = None
     """The best value so far of the metric that checkpoints are chosen by; None if no metric was named."""
 
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The newest value of each logged number, by flat name."""
+
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, which JSON can hold; what is still on a device is read."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"metrics": to_numbers(self.metrics), "best": self.best.state() if self.best else None}
 
 
 @dataclass
@@ -53,7 +63,6 @@ class TrainerView(Protocol):
     """The trainer as hooks see it."""
 
     state: TrainState
-    max_steps: int
     grad_clip: float | None
     gradient_accumulation_steps: int
     workspace: Path | None
@@ -71,6 +80,8 @@ class TrainerView(Protocol):
     resumed_from: Path | None
     resumed_rng: dict[str, Any] | None
 
+    @property
+    def max_steps(self) -> int: ...
     @property
     def step(self) -> int: ...
     @property
@@ -109,7 +120,7 @@ class BaseHook:
         """`trainer.step` is the step about to be made."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Gradients are whole and unscaled, and not clipped yet."""
+        """Once a step: gradients are complete, unscaled and not clipped yet."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         """`trainer.step_info` is that of the step."""
@@ -126,11 +137,25 @@ class BaseHook:
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of numbers at `trainer.step`."""
 
+    def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        """The name of `on_log` in trainloop 0.11; called where a hook overrides this one."""
+        self.on_log(trainer, records, dry_run=dry_run)
+
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of PIL images."""
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Add what must survive, under a key of the hook's own: numbers, strings, tensors, and containers of them."""
+        """Add what must survive, under any key: numbers, strings, tensors, and containers of them.
+
+        `state_dict` has the keys `model` (the model's tensors by name) and `training_state` (counters, scheduler,
+        scaler, position in the data).
+        """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Take it back. The key is absent if the checkpoint was written without this hook."""
+        """Take it back, beside `model` and `training_state`. Called after every hook's `on_before_train`; not called if
+        the checkpoint was written without this hook."""
+
+
+def overrides(hook: BaseHook, event: str) -> bool:
+    """Whether a hook does something on an event, by its class or by a function set on the instance."""
+    return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

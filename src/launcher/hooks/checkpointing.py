@@ -16,6 +16,7 @@ from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
+from launcher.hooks.state import hook_states
 from launcher.run import deadline, ranks, signals
 from launcher.run.rng import fresh_rng, rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -195,7 +196,7 @@ class CheckpointingHook(BaseHook):
         trainer.strategy.load(stored)
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         state = mine or stored.rank_state(0) or {}
-        trainer.restored = {"training_state": stored.meta["training_state"], **state.get("hooks", {})}
+        trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return
@@ -272,11 +273,9 @@ class CheckpointingHook(BaseHook):
 
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy
-        hooks: dict[str, Any] = {}
-        for hook in trainer.hooks:
-            hook.on_state_dict(trainer, hooks)
-        snapshot = strategy.snapshot()
         training_state = trainer.training_state()
+        hooks = hook_states(trainer, training_state)
+        snapshot = strategy.snapshot()
         # A loader of the user's own may be elsewhere on each rank; ours is a count of all ranks' samples.
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:

@@ -79,7 +79,7 @@ class StatsHook(BaseHook):
     def _report(self, trainer: TrainerView) -> None:
         self.learning_rates = {
             str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=True))
+            for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=False))
         }
         stats = self._mean()
         self._clear()

@@ -68,7 +68,7 @@ class TrainJob:
             trainer.strategy.teardown()
             raise
         trainer.strategy.teardown()
-        return trainer.last_metrics
+        return trainer.state.metrics
 
 
 def _sleep(seconds: float) -> None:

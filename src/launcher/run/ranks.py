@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
+from launcher.run.device import get_device
 
 T = TypeVar("T")
 TIMEOUT = 1800.0
@@ -39,6 +40,19 @@ class Ranks:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.world_size > 1
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device: its GPU, else mps, else the CPU. Makes a GPU the current device.
+
+        Raises:
+            ConfigError: this machine has fewer GPUs than ranks.
+        """
+        return get_device(self.local_rank)
 
 
 def is_initialized() -> bool:

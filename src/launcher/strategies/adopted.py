@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.errors import TrainingError
 from launcher.optim.precision import Precision
 from launcher.run.ranks import Ranks, rank, world_size
-from launcher.strategies.base import NULL, BuildOptimizer
-from launcher.strategies.native import NativeStrategy
+from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
+from launcher.strategies.native import MODEL, NativeStrategy
 from launcher.strategies.step import StepPlan
+from launcher.strategies.weights import load_model_tensors, unwrap
 
 
 class AdoptedStrategy(NativeStrategy):
@@ -27,6 +29,7 @@ class AdoptedStrategy(NativeStrategy):
         plan: StepPlan,
         precision: Precision,
         device: torch.device,
+        state_dict_options: Any = None,
     ):
         self.ranks = Ranks(rank(), world_size(), 0)
         self.plan, self.precision, self.device = plan, precision, device
@@ -34,6 +37,8 @@ class AdoptedStrategy(NativeStrategy):
         self._no_sync = getattr(model, "no_sync", None) if plan.no_sync_accumulate else None
         self._set_sync = getattr(model, "set_requires_gradient_sync", None) if plan.no_sync_accumulate else None
         self._syncs = True
+        self._strict = getattr(state_dict_options, "strict", True)
+        self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         return self.device
@@ -42,6 +47,25 @@ class AdoptedStrategy(NativeStrategy):
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         return self.model, self.optimizer
+
+    # Of `StateDictOptions`, the others do not concern a checkpoint: it is sharded, and written from host memory.
+    def _frozen(self) -> set[str]:
+        return {name for name, p in unwrap(self.model).named_parameters() if not p.requires_grad}
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        if self._ignores_frozen:
+            for name in self._frozen():
+                snapshot.tensors.pop(MODEL + name, None)
+                snapshot.parts.pop(MODEL + name, None)
+        return snapshot
+
+    def load_model(self, saved: Saved) -> None:
+        problems = load_model_tensors(self.model, saved, MODEL, strict=False)
+        optional = self._frozen() if self._ignores_frozen else set()
+        problems = [problem for problem in problems if problem.split(":", 1)[0] not in optional]
+        if self._strict and problems:
+            raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         if self._set_sync is not None and enabled is not self._syncs:  # a model under fully_shard

@@ -72,7 +72,9 @@ class NativeStrategy(Strategy):
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
-            self.before_clip()
+            if self.plan.retry_non_finite and not math.isfinite((norm := self._total_norm()).item()):
+                return self._leave_out(norm)  # this attempt is repeated
+            self.before_clip()  # may change the gradients, and so their norm
         norm = self._total_norm()
         if self._device_decides:
             return self._update_unseen(norm)
@@ -137,10 +139,13 @@ class NativeStrategy(Strategy):
 
     def load(self, saved: Saved) -> None:
         with saved.together():
-            load_model_tensors(self.model, saved, MODEL, strict=True)
+            self.load_model(saved)
             load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
         if self.scaler.is_enabled() and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
+
+    def load_model(self, saved: Saved) -> None:
+        load_model_tensors(self.model, saved, MODEL, strict=True)
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
         prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""

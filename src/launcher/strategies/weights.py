@@ -1,5 +1,8 @@
 """A model's tensors by name, whatever it is wrapped in."""
 
+import sys
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -7,18 +10,35 @@ from launcher.errors import TrainingError
 from launcher.strategies.base import Saved
 from launcher.strategies.sharded import read_into
 
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "AveragedModel", "DeepSpeedEngine")
+
+def layers(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and what it wraps, outermost first: torch.compile's wrapper, DDP, DataParallel, AveragedModel,
+    DeepSpeed's engine, and subclasses of them."""
+    wrappers: list[type] = [nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel]
+    if deepspeed := sys.modules.get("deepspeed"):
+        wrappers.append(deepspeed.DeepSpeedEngine)
+    while True:
+        yield module
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod  # type: ignore[assignment]
+        elif isinstance(module, tuple(wrappers)):
+            module = module.module  # type: ignore[assignment]
+        else:
+            return
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The module that the user built, without compile's shell or one of `WRAPPERS`."""
-    while True:
-        if hasattr(module, "_orig_mod"):
-            module = module._orig_mod  # type: ignore[assignment]
-        elif type(module).__name__ in WRAPPERS:
-            module = module.module  # type: ignore[assignment]
-        else:
-            return module
+    """The module that the user built."""
+    *_, module = layers(module)
+    return module
+
+
+def needs_backward(module: nn.Module) -> bool:
+    """Whether each forward pass must be followed by a backward pass: under DDP and `fully_shard`."""
+    return any(
+        isinstance(layer, nn.parallel.DistributedDataParallel) or hasattr(layer, "set_requires_gradient_sync")
+        for layer in layers(module)
+    )
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView, TrainState
 from launcher.hooks.records import flatten, format_records
+from launcher.hooks.state import hook_states, load_hook_states
 from launcher.optim.precision import Precision
 from launcher.run import deadline, signals
 from launcher.run.ranks import Agreement, maximum, world_size
@@ -27,9 +28,8 @@ from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
-from launcher.strategies.weights import unwrap
-
-EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
+from launcher.strategies.weights import model_tensors, needs_backward, unwrap
+from launcher.train.events import calls
 
 
 class LossNoneWarning(UserWarning):
@@ -50,7 +50,8 @@ class BaseTrainer:
         workspace: where hooks put their files.
         device: None is torch's default device.
         no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch alone.
-        state_dict_options: passed on to `torch.distributed.checkpoint.state_dict` by `state_dict()`.
+        state_dict_options: a `StateDictOptions`, for `state_dict()`; checkpoints follow its `ignore_frozen_params` and
+            `strict`.
         logger: None is the logger "trainer".
         max_skipped_steps: bound of updates left out in a row.
         max_none_losses: bound of losses of None in a row.
@@ -76,8 +77,7 @@ class BaseTrainer:
     ):
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(f"mixed_precision={mixed_precision!r}: should be 'bf16', 'fp16' or None.")
-        self.state = TrainState()
-        self.max_steps = max_steps
+        self.state = TrainState(max_steps)
         self.grad_clip = grad_clip
         self.max_non_finite_grad_retries = max_non_finite_grad_retries
         self.precision = Precision(mixed_precision or "fp32")  # type: ignore[arg-type]
@@ -94,8 +94,6 @@ class BaseTrainer:
         self.restored: dict[str, Any] | None = None
         self.resumed_from: Path | None = None
         self.resumed_rng: dict[str, Any] | None = None
-        self.last_metrics: dict[str, Any] = {}
-        """The newest value of each logged number, by flat name."""
         self.is_built = False
         self._samples_before: int | None = None
         self._none_losses = 0
@@ -127,8 +125,9 @@ class BaseTrainer:
 
     def build_strategy(self) -> Strategy:
         return AdoptedStrategy(
-            self.model, self.optimizer, self.grad_scaler, self.step_plan(), self.precision, self.device
-        )
+            self.model, self.optimizer, self.grad_scaler, self.step_plan(), self.precision, self.device,
+            self.state_dict_options,
+        )  # fmt: skip
 
     def step_plan(self) -> StepPlan:
         return StepPlan(
@@ -139,6 +138,19 @@ class BaseTrainer:
         )
 
     # -------------------------------------------------------------------------------------------------- the loop
+    @property
+    def max_steps(self) -> int:
+        return self.state.max_steps
+
+    @max_steps.setter
+    def max_steps(self, value: int) -> None:
+        self.state.max_steps = value
+
+    @property
+    def mixed_precision(self) -> torch.dtype | None:
+        """What autocast computes in: torch.bfloat16, torch.float16 or None."""
+        return self.precision.dtype if self.precision.is_mixed else None
+
     @property
     def step(self) -> int:
         """The last begun optimizer step."""
@@ -192,12 +204,15 @@ class BaseTrainer:
         self.grad_scaler = self.build_grad_scaler()
         self.hooks = list(self.build_hooks())
         self.strategy = self.build_strategy()
-        self._events = {event: _overridden(self.hooks, event) for event in EVENTS}
-        if before_clip := self._events["on_before_optimizer_step"]:
-            self.strategy.before_clip = lambda: _call_all(before_clip, self)
+        self._bind_events()
         self._agreement = Agreement()
         self._forward_context: Callable[[], AbstractContextManager[Any]] = self.strategy.forward_context
         self.is_built = True
+
+    def _bind_events(self) -> None:
+        self._events = calls(self.hooks)
+        before_clip = self._events["on_before_optimizer_step"]
+        self.strategy.before_clip = (lambda: _call_all(before_clip, self)) if before_clip else None
 
     def restore(self) -> None:
         """Set up the hooks and restore what an earlier attempt saved.
@@ -210,11 +225,13 @@ class BaseTrainer:
         self.restored = None
         view: TrainerView = self
         for event in ("on_start", "on_restore", "on_before_train"):
+            self._bind_events()  # a hook may have added another, or set a function on one
             for call in self._events[event]:
                 call(view)
+        self._bind_events()
         if self.restored is not None:
-            for call in self._events["on_load_state_dict"]:
-                call(self, self.restored)
+            shared = {"model": model_tensors(self.model), "training_state": self.restored["training_state"]}
+            load_hook_states(self, self.restored["hooks"], shared)
 
     def _run(self, rng: dict[str, Any]) -> None:
         self.model.train()
@@ -399,7 +416,7 @@ class BaseTrainer:
                 f"strategy={self.strategy.name} the ranks' forward and backward passes wait for each other, so each "
                 "needs a loss for every batch: return one times 0, or take strategy=ddp."
             )
-        if world_size() > 1 or unwrap(self.model) is not self.model:
+        if needs_backward(self.model):
             warnings.warn(
                 "The loss is None: no backward pass follows. Do not call the wrapped model's forward for such a batch; "
                 "DDP and FSDP expect each forward to be followed by a backward.",
@@ -423,10 +440,11 @@ class BaseTrainer:
         from torch.distributed.checkpoint.state_dict import get_state_dict  # 1 s of imports, for this call alone
 
         model, optimizer = get_state_dict(self.model, self.optimizer, options=self.state_dict_options)
-        state = {"model": model, "training_state": self.training_state() | {"optimizer": optimizer}}
-        for call in self._events["on_state_dict"]:
-            call(self, state)
-        return state
+        training_state = self.training_state()
+        hooks = hook_states(self, training_state)
+        own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}  # the first one counts
+        state = {"model": model, "training_state": training_state | {"optimizer": optimizer}}
+        return {**own, **state, "hooks": hooks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         from torch.distributed.checkpoint.state_dict import set_state_dict
@@ -440,8 +458,8 @@ class BaseTrainer:
             optim_state_dict=training_state["optimizer"],
             options=self.state_dict_options,
         )
-        for call in self._events["on_load_state_dict"]:
-            call(self, state)
+        hooks = state.get("hooks")
+        load_hook_states(self, hooks or {}, state, is_complete=hooks is not None)
 
     def training_state(self) -> dict[str, Any]:
         """All but model, optimizer and hooks: counters, scheduler, scaler, data position."""
@@ -487,16 +505,19 @@ class BaseTrainer:
 
     def log(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """Hand nested records of numbers to every hook; `dry_run`: hooks say what they would do, and do nothing."""
-        self.last_metrics |= flatten(records)
+        if not dry_run:
+            self.state.metrics.update(flatten(records))
         for call in self._events["on_log"]:
-            call(self, records, dry_run)
+            call(self, records, dry_run=dry_run)
 
-    log_scalars = log  # its later name in trainloop
+    def log_scalars(self, records: dict[str, Any], dry_run: bool = False) -> None:
+        """The name of `log` in trainloop 0.11."""
+        self.log(records, dry_run=dry_run)
 
     def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """Hand nested records of PIL images to every hook."""
         for call in self._events["on_log_images"]:
-            call(self, records, dry_run)
+            call(self, records, dry_run=dry_run)
 
 
 class Trainer(BaseTrainer):
@@ -551,11 +572,6 @@ class Trainer(BaseTrainer):
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
         return self.model(input)
-
-
-def _overridden(hooks: Sequence[BaseHook], event: str) -> list[Callable[..., None]]:
-    """The bound methods of those hooks alone that do something on an event: an empty call costs as a full one."""
-    return [getattr(hook, event) for hook in hooks if getattr(type(hook), event) is not getattr(BaseHook, event)]
 
 
 def _call_all(calls: Sequence[Callable[..., None]], *args: Any) -> None:

@@ -1,6 +1,8 @@
 """The loop by subclass: order, accumulation, absent losses, non-finite gradients, epochs, events, state."""
 
-from collections.abc import Iterable
+import json
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from launcher import BaseHook, BaseTrainer, LossNoneWarning
+from launcher import BaseHook, BaseTrainer, LoggingHook, LossNoneWarning
 from launcher.config.compose import compose
 from launcher.errors import TrainingError
 from launcher.hooks.base import RunContext
@@ -110,13 +112,34 @@ def test_loss_none_for_ever_ends_with_an_error() -> None:
     assert len(trainer.seen) == 8
 
 
-def test_loss_none_under_a_wrapper_warns() -> None:
+class MyDDP(nn.parallel.DistributedDataParallel):
+    """A user's own."""
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("wrap", "warns"), [(MyDDP, True), (lambda m: compiled(MyDDP(m)), True), (compiled, False)])
+@pytest.mark.usefixtures("process_group")
+def test_loss_none_warns_under_ddp_alone(wrap: Any, warns: bool) -> None:
     class Wrapped(Toy):
         def build_model(self) -> nn.Module:
-            return nn.DataParallel(super().build_model())
+            return wrap(super().build_model())
 
-    with pytest.warns(LossNoneWarning):
-        Wrapped([None, GOOD[0]], max_steps=1).train()
+    trainer = Wrapped([None, GOOD[0]], max_steps=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train()
+    assert any(issubclass(warning.category, LossNoneWarning) for warning in caught) is warns
+    assert type(trainer.unwrapped_model) is nn.Linear
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -262,3 +285,84 @@ def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> 
     assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
     assert hook.context is not None and hook.context.attempt == 3
     assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
+
+
+def test_before_optimizer_step_is_called_once_a_step_not_once_an_attempt() -> None:
+    class Norms(BaseHook):
+        def __init__(self) -> None:
+            self.finite: list[bool] = []
+
+        def on_before_optimizer_step(self, trainer: Any) -> None:
+            self.finite.append(bool(trainer.model.weight.grad.isfinite().all()))
+
+    hook = Norms()
+    Toy([GOOD[0], BAD, BAD, GOOD[1]], [hook], max_steps=2, max_non_finite_grad_retries=2).train()
+    assert hook.finite == [True, True]
+
+
+def test_mixed_precision_is_the_dtype() -> None:
+    kinds = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+    assert {name: Toy(GOOD, max_steps=1, mixed_precision=name).mixed_precision for name in kinds} == kinds
+
+
+def test_the_state_as_a_dict() -> None:
+    trainer = Toy(GOOD, [LoggingHook(interval=1)], max_steps=2)
+    trainer.train()
+    state = json.loads(json.dumps(trainer.state.to_dict()))
+    assert (state["step"], state["max_steps"], state["stop_reason"]) == (2, 2, None)
+    assert state["metrics"]["train/loss"] == pytest.approx(float(trainer.step_info["loss"][0]))
+
+
+def test_log_reaches_every_form_of_a_hook() -> None:
+    calls: list[tuple[str, Any, bool]] = []
+
+    class Log(BaseHook):
+        def on_log(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
+            calls.append(("on_log", records, dry_run))
+
+    class Scalars(Log):
+        def on_log_scalars(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
+            calls.append(("on_log_scalars", records, dry_run))
+
+    class Keyword(BaseHook):
+        def on_log(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
+            calls.append(("keyword", records, dry_run))
+
+        def on_log_images(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
+            calls.append(("images", records, dry_run))
+
+    instance = BaseHook()
+    instance.on_log = lambda trainer, records, dry_run: calls.append(("instance", records, dry_run))  # type: ignore[method-assign]
+    trainer = Toy(GOOD, [Log(), Scalars(), Keyword(), instance], max_steps=1)
+    trainer.build()
+    trainer.log({"a": 1})
+    trainer.log_scalars({"b": 2}, True)
+    trainer.log_images({}, dry_run=True)
+    names = ["on_log", "on_log_scalars", "keyword", "instance"]
+    assert calls == [
+        *((n, {"a": 1}, False) for n in names),
+        *((n, {"b": 2}, True) for n in names),
+        ("images", {}, True),
+    ]
+    assert trainer.state.metrics == {"a": 1}, "a dry run leaves nothing behind"
+
+
+def test_a_function_set_on_an_instance_is_called() -> None:
+    steps: list[int] = []
+    hook = BaseHook()
+    trainer = Toy(GOOD, [hook], max_steps=2)
+    trainer.build()
+    hook.on_after_step = lambda trainer: steps.append(trainer.step)  # type: ignore[method-assign]
+    trainer.train()
+    assert steps == [1, 2]
+
+
+def test_a_parameter_group_may_be_added_in_a_step() -> None:
+    class Adds(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            if trainer.step == 1:
+                trainer.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.5})
+
+    trainer = Toy(GOOD, [Adds(), logging := LoggingHook(interval=1)], max_steps=2)
+    trainer.train()
+    assert logging.learning_rates == {"group_0": 0.1, "group_1": 0.5}
