@@ -18,7 +18,7 @@ from support.paths import ROOT
 def test_the_subclass_example_runs_and_goes_on(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(code)
-    for said in ("Step 100/100", "Going on from runs/demo/checkpoints/step-00000100"):
+    for said in ("Step 100/100", "Resuming from runs/demo/checkpoints/step-00000100"):
         done = python.run("train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stderr

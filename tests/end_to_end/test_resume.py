@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, stop_at
 
@@ -112,7 +115,7 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
     assert "Traceback" not in stopped.output
     again = interrupt(tmp_path, *command, at="Training from step", signum=signal.SIGUSR1)
     assert again.returncode == 128 + signal.SIGUSR1
-    assert "Going on from" in again.output
+    assert "Resuming from" in again.output
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -134,14 +137,41 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
 
 
-def test_a_completed_run_is_left_alone(tmp_path: Path) -> None:
+def test_a_completed_run(tmp_path: Path) -> None:
+    """It is left alone; what has changed since is reported; refusals leave no trace; asked for more steps it trains."""
     command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
     assert launch(tmp_path, *command).returncode == 0
-    before = (run_folder(tmp_path) / "run.json").read_bytes()
-    again = launch(tmp_path, *command)
+    folder = run_folder(tmp_path)
+    before = (folder / "run.json").read_bytes()
+    again = launch(tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02", "hooks.logging.interval=2")
     assert again.returncode == 0
-    assert "complete already" in again.output
-    assert (run_folder(tmp_path) / "run.json").read_bytes() == before
+    assert "complete already" in again.output and "run.tag=" in again.output
+    assert "Changed since it was trained: optimizer.lr=0.02: was 0.003." in again.output
+    assert "hooks.logging.interval" not in again.output, "that cannot change the numbers"
+    never = launch(tmp_path, *command, "run.resume=never")
+    assert never.returncode == 2 and "run.resume=never: " in never.output, never.output
+    assert (folder / "run.json").read_bytes() == before
+    more = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32")
+    assert more.returncode == 0 and "Resuming from" in more.output, more.output
+    assert "Changed since the checkpoint: trainer.max_steps=5: was 3." in more.output
+    assert [(a["start_step"], a["end_step"]) for a in record(tmp_path)["attempts"]] == [(0, 3), (3, 5)]
+    back = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3")
+    assert back.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 3, back.output
+    done = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3")
+    assert "complete already" in done.output, "a rollback happens once"
+
+
+def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
+    command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=6", "hooks.checkpointing.interval=2")
+    assert launch(tmp_path, *command, *stop_at(3)).returncode == 143
+    shutil.rmtree(run_folder(tmp_path) / "checkpoints")
+    before = record(tmp_path)
+    refused = launch(tmp_path, *command)
+    assert refused.returncode == 2 and "run.json says that step 3 was saved" in refused.output, refused.output
+    assert "run.resume=never" in refused.output and "run.tag=" in refused.output
+    assert record(tmp_path) == before
+    over = launch(tmp_path, *command, "run.resume=never")
+    assert over.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 0, over.output
 
 
 def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
@@ -159,18 +189,26 @@ def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
 
 
+def save_other_weights(folder: Path) -> Path:
+    save_file({"other.weight": torch.ones(2)}, folder / "other.safetensors")
+    return folder / "other.safetensors"
+
+
 def test_resume_modes(tmp_path: Path) -> None:
-    command = (*DIGITS, *COMMON)
-    none_yet = launch(tmp_path, *command, "run.resume=must")
+    command, outputs = (*DIGITS, *COMMON), tmp_path / "outputs"
+    none_yet = launch(outputs, *command, "run.resume=must")
     assert none_yet.returncode == 2
     assert "run.resume=must" in none_yet.output
-    assert not list(tmp_path.glob("*/*/checkpoints/step-*"))
-    assert launch(tmp_path, *command, *stop_at(20)).returncode == 143
-    refused = launch(tmp_path, *command, "run.resume=never")
+    assert not outputs.exists(), "a new run that is refused leaves nothing"
+    misfit = launch(outputs, *command, f"run.init_from={save_other_weights(tmp_path)}")
+    assert misfit.returncode == 2 and "none of its weights" in misfit.output, misfit.output
+    assert not outputs.exists()
+    assert launch(outputs, *command, *stop_at(20)).returncode == 143
+    refused = launch(outputs, *command, "run.resume=never")
     assert refused.returncode == 2
     assert "run.tag" in refused.output and "Traceback" not in refused.output
-    folder = run_folder(tmp_path)
-    named = launch(tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
+    folder = run_folder(outputs)
+    named = launch(outputs, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
     assert named.returncode == 0, named.output
     assert "Changed since the checkpoint: optimizer.lr" in named.output
 

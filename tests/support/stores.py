@@ -1,6 +1,11 @@
 """Checkpoints of a few numbers, for tests of the store."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import torch
+import xxhash
 
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
@@ -9,13 +14,27 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.run.ranks import Ranks
 
 
-def save(store: CheckpointStore, step: int, value: float = 0.0, best: bool = False, keep: int = 9) -> None:
-    payload = Payload(
+def payload(step: int, value: float = 0.0, best_step: int | None = None) -> Payload:
+    hooks = {} if best_step is None else {"checkpointing": {"best": {"step": best_step}}}
+    return Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),
         tensors={"model/w": torch.full((4,), value or float(step))},
-        rank_state={"rng": torch.arange(3)},
+        rank_state={"rng": torch.arange(3), "hooks": hooks},
         global_state={"step": step},
-        is_best=best,
+        is_best=best_step == step,
     )
-    Saver(store, Ranks(), Retention(keep_previous=keep)).save(payload, wait=True)
+
+
+def save(store: CheckpointStore, step: int, value: float = 0.0, best: bool = False, keep: int = 9) -> None:
+    best_step = step if best else store.best() if store.root.is_dir() else None
+    Saver(store, Ranks(), Retention(keep_previous=keep)).save(payload(step, value, best_step), wait=True)
+
+
+def change_manifest(folder: Path, **values: Any) -> None:
+    """Set keys of a manifest, with the checksum that fits."""
+    file = folder / "manifest.json"
+    data = json.loads(file.read_bytes()) | values
+    del data["xxh3"]
+    data["xxh3"] = xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
+    file.write_text(json.dumps(data))

@@ -1,8 +1,9 @@
-"""The manifest: written last, so that its presence and agreement with the files is what makes a folder a checkpoint."""
+"""The manifest is written last: a folder is a checkpoint if it has one that agrees with the files."""
 
 import json
 import os
 import re
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -12,13 +13,27 @@ from typing import Any
 import xxhash
 
 from launcher.checkpoint.files import FileEntry, hash_file, write_json
+from launcher.errors import ConfigError
 
 NAME = "manifest.json"
 VERSION = 1
 
 
 class CorruptCheckpoint(Exception):
-    """A folder that is no whole checkpoint; the message names the file and what is wrong."""
+    """Files are not as they were written.
+
+    Args:
+        name: of the checkpoint's folder, or of a file.
+        problem: the file and what is wrong with it.
+    """
+
+    def __init__(self, name: str, problem: str = ""):
+        super().__init__(f"{name}: {problem}" if problem else name)
+        self.problem = problem or name
+
+
+class UnsupportedCheckpoint(ConfigError):
+    """The checkpoint is in the format of a newer version. It is not damaged, so it must not be set aside."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +58,37 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         """
         Raises:
-            CorruptCheckpoint: there is none, it is not readable, or it is of a newer version.
+            CorruptCheckpoint: it is missing, or not as it was written.
+            UnsupportedCheckpoint: it is of a newer format version.
+            OSError: it cannot be read; that says nothing about its content.
         """
         try:
-            data: dict[str, Any] = json.loads((folder / NAME).read_bytes())
-            stated = data.pop("xxh3")
-            if stated != _digest(data):
-                raise ValueError("its own checksum does not fit")
-            files = [_entry(**entry) for entry in data.pop("files")]
-            if out := [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]:
-                raise ValueError(f"{out[0]} leads out of the folder")
-            manifest = cls(files=files, **data)
+            return _parse(folder, (folder / NAME).read_bytes())
         except FileNotFoundError:
-            raise CorruptCheckpoint(f"{folder.name}: {NAME} is missing") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptCheckpoint(f"{folder.name}: {NAME} cannot be read ({error})") from None
-        if manifest.format_version > VERSION:
-            raise CorruptCheckpoint(
-                f"{folder.name}: of format version {manifest.format_version}; this launcher reads up to {VERSION}"
-            )
-        return manifest
+            raise CorruptCheckpoint(folder.name, f"{NAME} is missing") from None
+        except IsADirectoryError:
+            raise CorruptCheckpoint(folder.name, f"{NAME} is a folder") from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptCheckpoint(folder.name, f"{NAME} cannot be read ({error})") from None
+
+
+def _parse(folder: Path, content: bytes) -> Manifest:
+    data = json.loads(content)
+    version = data["format_version"]
+    if type(version) is int and version > VERSION:
+        raise UnsupportedCheckpoint(
+            f"{folder}: this checkpoint has format version {version}, and this version of Launcher reads up to "
+            f"{VERSION}; use the version that wrote it, or a newer one."
+        )
+    if data.pop("xxh3") != _digest(data):
+        raise ValueError("its checksum does not match")
+    for key, kind in {"step": int, "world_size": int, "strategy": str, "files": list, "format_version": int}.items():
+        if type(data[key]) is not kind:
+            raise ValueError(f"{key} has a wrong type")
+    files = [_entry(**entry) for entry in data.pop("files")]
+    if outside := [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]:
+        raise ValueError(f"{outside[0]} is outside the folder")
+    return Manifest(files=files, **data)
 
 
 def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
@@ -70,7 +96,7 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """Over the content without this digest: a flipped bit in a file's size or in the step must show as well."""
+    """Of everything but itself: a flipped bit in the step or in a file's size must be noticed as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -78,40 +104,43 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
     """Compare a folder with its manifest.
 
     Args:
-        hashes: whether to read the files, or which of them; of the others sizes alone are compared.
+        hashes: whether to read the files, or which of them; of the others only the size is compared.
     Raises:
         CorruptCheckpoint: a file is missing or differs.
+        UnsupportedCheckpoint: it is of a newer format version.
         OSError: the folder cannot be read; that says nothing about its content.
     """
     manifest = Manifest.read(folder)
     if wrong := faults(folder, manifest, hashes):
-        raise CorruptCheckpoint(f"{folder.name}: {'; '.join(wrong)}")
+        raise CorruptCheckpoint(folder.name, "; ".join(wrong))
     return manifest
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Whether it is none of those whose tensors are checked as they are loaded, see `StoredCheckpoint`."""
+    """Whether `verify` must read it: `StoredCheckpoint` checks the tensors of the others as it loads them."""
     return not entry.name.startswith("shard-")
 
 
 def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True) -> list[str]:
-    """What is wrong with a folder whose manifest can be read, a sentence for each file; see `verify`."""
-    if (named := re.match(r"step-(\d+)$", folder.name)) and int(named.group(1)) != manifest.step:
+    """What is wrong with a folder, a sentence for each file; see `verify`."""
+    if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(named.group(1)) != manifest.step:
         return [f"{NAME} is that of step {manifest.step}"]
     wrong, to_read = [], []
     for entry in manifest.files:
         try:
-            size = os.stat(folder / entry.name).st_size
-        except FileNotFoundError:
+            status = os.stat(folder / entry.name)
+        except (FileNotFoundError, NotADirectoryError):
             wrong.append(f"{entry.name} is missing")
             continue
-        if size != entry.size:
-            wrong.append(f"{entry.name} has {size} bytes, should have {entry.size}")
+        if not stat.S_ISREG(status.st_mode):
+            wrong.append(f"{entry.name} is not a file")
+        elif status.st_size != entry.size:
+            wrong.append(f"{entry.name} has {status.st_size} bytes, should have {entry.size}")
         elif hashes(entry) if callable(hashes) else hashes:
             to_read.append(entry)
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing is faster than one disk queue
-        found = pool.map(lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read)
-        wrong += [changed(entry.name) for entry, now in zip(to_read, found, strict=True) if now != entry]
+        entries = pool.map(lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read)
+        wrong += [changed(entry.name) for entry, now in zip(to_read, entries, strict=True) if now != entry]
     return wrong
 
 

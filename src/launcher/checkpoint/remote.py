@@ -10,9 +10,10 @@ from typing import Any
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.store import BEST, CORRUPT, STEP, CheckpointStore, step_name
+from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore, step_name
 from launcher.errors import ConfigError
 from launcher.run.files import fsync_file
+from launcher.run.folder import STEP
 
 CHUNK = 8 << 20
 
@@ -144,14 +145,36 @@ class RemoteStore(CheckpointStore):
                     self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
             if found is not None and found[1].step not in self.remote_steps():
                 self._copy(*found)  # it could not be copied when it was saved
-        except Exception as error:  # each file system has errors of its own
-            raise ConfigError(
-                f"hooks.checkpointing.path={self.url}: there is no way there ({type(error).__name__}: {error}); mend "
-                "that, or go on from what is on this machine with hooks.checkpointing.path=checkpoints."
-            ) from error
+        except ConfigError:
+            raise
+        except Exception as error:  # each file system has its own errors
+            raise self._unreachable(error) from error
         if found is None and problem is not None:
             raise problem
         return found
+
+    def abandon(self, after: int) -> list[str]:
+        """As for any store, and in the remote copy, so that it is not fetched again.
+
+        Raises:
+            ConfigError: the remote copy cannot be reached.
+        """
+        try:
+            for step, name in reversed(self._listed()):
+                if step > after:
+                    target = f"{self.home}/{ABANDONED}{name}"
+                    if self.fs.exists(target):  # the same content, by its name
+                        self.fs.rm(target, recursive=True)
+                    self.fs.mv(f"{self.home}/{name}", target, recursive=True)
+        except Exception as error:  # each file system has its own errors
+            raise self._unreachable(error) from error
+        return super().abandon(after)
+
+    def _unreachable(self, error: Exception) -> ConfigError:
+        return ConfigError(
+            f"hooks.checkpointing.path={self.url}: cannot be reached ({type(error).__name__}: {error}); fix the "
+            "connection, or resume from this machine's checkpoints with hooks.checkpointing.path=checkpoints."
+        )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
         """Bring one here, under its name once it has been compared with its manifest.
@@ -168,7 +191,7 @@ class RemoteStore(CheckpointStore):
                 try:
                     self.fs.get_file(f"{there}/{entry.name}", str(folder / entry.name))
                 except FileNotFoundError:
-                    raise CorruptCheckpoint(f"{name}: {entry.name} is missing") from None
+                    raise CorruptCheckpoint(name, f"{entry.name} is missing") from None
                 fsync_file(folder / entry.name)
             manifest = verify(folder)
         except BaseException:

@@ -91,6 +91,8 @@ class _Piece:
 def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
     """The header of a safetensors file and where its data start.
 
+    Args:
+        checksum: what the header must have; None: it is unknown.
     Raises:
         CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors file of this size.
     """
@@ -100,7 +102,7 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         text = file.read(min(length, size))
     if checksum not in (None, xxhash.xxh3_128_hexdigest(start + text)):
-        raise CorruptCheckpoint(f"{path.parent.name}: {changed(path.name)}")
+        raise CorruptCheckpoint(path.parent.name, changed(path.name))
     if fault := _header_fault(text, size, length):
         raise CorruptCheckpoint(f"{path.name} is not a complete safetensors file: {fault}")
     return json.loads(text), 8 + length
@@ -148,12 +150,11 @@ class ShardReader:
     def __init__(
         self,
         files: list[Path],
-        meta: dict[str, Any] | None = None,
         path: Path | None = None,
         entries: Mapping[str, FileEntry] | None = None,
     ):
         self.path = path or (files[0].parent if files else Path())
-        self.meta = meta or {}
+        self.meta: dict[str, Any] = {}
         self._chunks = ChunkReader()
         self._pool: ThreadPoolExecutor | None = None
         self._reads: list[Future[None]] = []
@@ -246,7 +247,7 @@ class ShardReader:
         digest = None if checksum is None else xxhash.xxh3_128()
         self._chunks.read(piece.file, start, view, digest)
         if digest is not None and digest.hexdigest() != checksum:
-            raise CorruptCheckpoint(f"{piece.file.parent.name}: {changed(piece.file.name)}")
+            raise CorruptCheckpoint(piece.file.parent.name, changed(piece.file.name))
 
     def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
         """Copy what a piece and the target's box share; returns the number of values."""

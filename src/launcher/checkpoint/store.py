@@ -1,20 +1,22 @@
-"""The folder of a run's checkpoints: what is in it, how one is committed, which is used."""
+"""The folder of a run's checkpoints: how one is committed, which are there, and which is resumed from."""
 
+import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from launcher.checkpoint.files import FileEntry
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.run.files import fsync_folder
+from launcher.run.folder import STEP, checkpoint_steps
 
-STEP = re.compile(r"step-(\d{8,})$")
 LATEST, BEST = "latest", "best"
-TEMPORARY, REPLACED, CORRUPT = ".tmp-", ".replaced-", "corrupt-"
+TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
 
 
 def step_name(step: int) -> str:
@@ -22,27 +24,39 @@ def step_name(step: int) -> str:
 
 
 class CheckpointStore:
-    """`checkpoints/step-00000100/`, with `latest` and `best` as links beside. One process writes: rank 0."""
+    """`checkpoints/step-00000100/`, and the links `latest` and `best` beside it. Only one process writes: rank 0.
+
+    The links are a convenience for people: they are rebuilt from the checkpoints where they are missing or wrong.
+    """
 
     def __init__(self, root: Path, logger: logging.Logger | None = None):
         self.root = root
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self._begun = 0
+        self._set_aside: set[str] = set()
 
     def steps(self) -> list[int]:
-        """Steps that have a folder with a manifest, in order; whether it verifies is not asked."""
-        if not self.root.is_dir():
-            return []
-        found = (STEP.match(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
-        return sorted(int(m.group(1)) for m in found if m and (self.root / m.group(0) / "manifest.json").exists())
+        """Steps that have a folder with a manifest, in ascending order; they are not verified."""
+        return checkpoint_steps(self.root)
+
+    def steps_with_broken(self) -> list[int]:
+        """As `steps`, and those without a manifest."""
+        return checkpoint_steps(self.root, broken=True)
 
     def path(self, step: int) -> Path:
         return self.root / step_name(step)
 
+    # ------------------------------------------------------------------------------------------------------ commit
     def begin(self, step: int) -> Path:
-        """An empty hidden folder to write into. Each has a name of its own: a writer that was given up and wakes up
-        later must not meet its successor."""
+        """A new hidden folder to write into. Each has its own name, so that a writer that was given up and wakes up
+        later does not write into its successor's.
+
+        Raises:
+            OSError: it cannot be created, for instance because the run's folder was removed.
+        """
         if not self.root.is_dir():
+            if self._begun:
+                raise FileNotFoundError(f"{self.root} was removed while the run was training")
             self.root.mkdir(parents=True)
             fsync_folder(self.root.parent)
         self._begun += 1
@@ -52,16 +66,16 @@ class CheckpointStore:
         return folder
 
     def discard(self, folder: Path) -> None:
-        """Remove what a failed save has written: on a full disk the next one needs the room."""
+        """Remove what a failed save has written: on a full disk the next one needs the space."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
-        """Make a written folder the checkpoint of its step. Killed at any call in here, the one before stays whole.
+        """Make a written folder the checkpoint of its step. Killed at any call in here, the previous one stays valid.
 
         Args:
-            check: called before the checkpoint gets its name; raises if it must not have it any more.
+            check: called before the checkpoint gets its name; raises if it must not be committed any more.
         Raises:
-            OSError: it is not committed, and what was there before stands.
+            OSError: it is not committed, and what was there before is unchanged.
         """
         manifest.write(folder)
         fsync_folder(folder)
@@ -82,8 +96,8 @@ class CheckpointStore:
         return final
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
-        """After a commit: the links, and the end of what is not kept. The checkpoint is durable by now, so a failure in
-        here is told and no more. Nothing is deleted unless the new one has all its files.
+        """After a commit: set the links, and delete what is not kept. The checkpoint is durable already, so a failure
+        in here is only logged. Nothing is deleted unless the new one has all its files.
         """
         final = self.path(step)
         try:
@@ -92,14 +106,25 @@ class CheckpointStore:
                 self.link(BEST, final.name)
             verify(final, hashes=False)
             shutil.rmtree(self.root / f"{REPLACED}{final.name}", ignore_errors=True)
-            best = self.linked(BEST)
+            best = self.best()
             for old in retention.to_remove(self.steps(), step, () if best is None else (best,)):
                 self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
             self.logger.error("Checkpoint %s is written, but tidying up after it failed: %s", final.name, error)
 
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint: under a hidden name first, so that half of one is never visible."""
+        self._delete(self.path(step))
+
+    def _delete(self, folder: Path) -> None:
+        hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.rename(folder, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------------------------- links
     def link(self, name: str, target: str) -> None:
-        """Point `latest` or `best` somewhere, atomically."""
+        """Point `latest` or `best` to a checkpoint, atomically."""
         temporary = self.root / f"{TEMPORARY}{name}"
         temporary.unlink(missing_ok=True)
         os.symlink(target, temporary)
@@ -107,13 +132,43 @@ class CheckpointStore:
         fsync_folder(self.root)
 
     def linked(self, name: str) -> int | None:
-        """The step that `latest` or `best` points to, if it is there."""
+        """The step that `latest` or `best` points to, if it exists; a copy of a checkpoint in its place counts too."""
+        place = self.root / name
         try:
-            found = STEP.match(os.readlink(self.root / name))
-        except OSError:
-            return None
-        return int(found.group(1)) if found and self.path(int(found.group(1))).is_dir() else None
+            match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
+            step = int(match.group(1)) if match else None
+        except OSError:  # no link
+            step = _step_of_copy(place)
+        return step if step is not None and self.path(step).is_dir() else None
 
+    def best(self) -> int | None:
+        """The step of the best checkpoint: what `best` points to, else the one that the newest checkpoints name."""
+        if (step := self.linked(BEST)) is not None:
+            return step
+        steps = self.steps()
+        bests = (noted(self.path(step)).get("best") for step in reversed(steps))
+        return next((best["step"] for best in bests if isinstance(best, dict) and best.get("step") in steps), None)
+
+    def relink(self) -> None:
+        """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of them."""
+        newest, best = max(self.steps(), default=None), self.best()
+        for name, step in ((LATEST, newest), (BEST, best)):
+            place = self.root / name
+            if place.is_dir() and not place.is_symlink():
+                copied = _step_of_copy(place)
+                if copied is None:
+                    self._rename_aside(place, CORRUPT)
+                elif self.path(copied).exists():
+                    self._delete(place)
+                else:
+                    os.rename(place, self.path(copied))
+                    return self.relink()
+            if step is not None and (not place.is_symlink() or self.linked(name) != step):
+                self.link(name, step_name(step))
+            elif step is None:
+                place.unlink(missing_ok=True)
+
+    # --------------------------------------------------------------------------------------------------- discovery
     def recover(self) -> None:
         """Tidy up after a writer that died: an old checkpoint whose replacement never came gets its name back."""
         if not self.root.is_dir():
@@ -127,57 +182,102 @@ class CheckpointStore:
                     os.rename(entry, final)
             elif entry.name.startswith(TEMPORARY):
                 entry.unlink() if entry.is_symlink() else shutil.rmtree(entry, ignore_errors=True)
-        if (steps := self.steps()) and self.linked(LATEST) != steps[-1]:
-            self.link(LATEST, step_name(steps[-1]))
+        self.relink()
 
     def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint that verifies. Those newer that do not are set aside and reported.
+        """The newest checkpoint that verifies. Newer ones that do not are set aside and reported; one that was set
+        aside earlier and verifies now gets its name back.
 
         Args:
             hashes: see `verify`.
         Returns:
-            None: there is not one checkpoint, whole or broken or set aside.
+            None: there is no checkpoint at all, not even a damaged one.
         Raises:
-            CorruptCheckpoint: there are some, and none is whole. Starting from step 0 would lose the run silently.
+            CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
+            UnsupportedCheckpoint: the newest is of a newer format version. Nothing is renamed.
         """
         problems: list[str] = []
-        for step in reversed(self.steps_with_broken()):
-            folder = self.path(step)
+        for folder in self._candidates():
+            is_aside = folder.name.startswith(CORRUPT)
+            if folder.name in self._set_aside:  # by this process, which could not load it
+                problems.append(f"{folder.name} is damaged")
+                continue
             try:
-                manifest = verify(folder, hashes)
-                if problems:
-                    self.link(LATEST, folder.name)
-                return folder, manifest
+                manifest = verify(folder, True if is_aside else hashes)
             except CorruptCheckpoint as error:
                 problems.append(str(error))
-                self.set_aside(folder, error)
-        broken = sorted(entry.name for entry in self.root.glob(f"{CORRUPT}*"))
-        if problems or broken:
-            raise CorruptCheckpoint("; ".join(problems) or f"only broken ones are left ({', '.join(broken)})")
+                if not is_aside:
+                    self.set_aside(folder, error)
+                continue
+            if is_aside:
+                folder = self._take_back(folder, manifest)
+            self.relink()
+            return folder, manifest
+        if problems:
+            raise CorruptCheckpoint("; ".join(problems))
         return None
 
-    def steps_with_broken(self) -> list[int]:
-        """As `steps`, and those without a manifest."""
-        if not self.root.is_dir():
-            return []
-        found = (STEP.match(entry.name) for entry in self.root.iterdir() if entry.is_dir() and not entry.is_symlink())
-        return sorted(int(m.group(1)) for m in found if m)
+    def _candidates(self) -> list[Path]:
+        """Checkpoints and those that an earlier start has set aside, newest first."""
+        folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
+        for folder in self.root.glob(f"{CORRUPT}step-*"):
+            if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
+                folders.append((int(match.group(1)), 0, folder))
+        return [folder for _, _, folder in sorted(folders, reverse=True)]
 
-    def set_aside(self, folder: Path, why: CorruptCheckpoint) -> Path:
-        """Rename a broken checkpoint, and say so; it is never deleted, for it may be the only one."""
-        target, n = self.root / f"{CORRUPT}{folder.name}", 1
-        while target.exists():
-            n += 1
-            target = self.root / f"{CORRUPT}{folder.name}.{n}"
-        os.rename(folder, target)
-        fsync_folder(self.root)
-        self.logger.error("Checkpoint %s; set aside as %s, and the one before is used.", why, target.name)
+    def set_aside(self, folder: Path, error: CorruptCheckpoint) -> Path:
+        """Rename a damaged checkpoint, and report it. It is never deleted, since it may be the only one."""
+        target = self._rename_aside(folder, CORRUPT)
+        self._set_aside.add(target.name)
+        self.logger.error(
+            "Checkpoint %s. It is renamed to %s, and an older one is used if there is one.", error, target.name
+        )
         return target
 
-    def remove(self, step: int) -> None:
-        """Delete a checkpoint: under a hidden name first, so that half of one is never found."""
-        folder = self.path(step)
-        hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
-        shutil.rmtree(hidden, ignore_errors=True)
-        os.rename(folder, hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+    def _take_back(self, folder: Path, manifest: Manifest) -> Path:
+        final = self.path(manifest.step)
+        os.rename(folder, final)
+        fsync_folder(self.root)
+        self.logger.warning("%s had been set aside, and is valid now: renamed to %s.", folder.name, final.name)
+        return final
+
+    def abandon(self, after: int) -> list[str]:
+        """Set aside every checkpoint later than a step that the run is rolled back to. They are never deleted.
+
+        Returns:
+            The new names.
+        """
+        later = [folder for folder in self._everything() if int(folder.name.split("-")[-1].split(".")[0]) > after]
+        names = [self._rename_aside(folder, ABANDONED).name for folder in later]
+        self.relink()
+        return names
+
+    def _everything(self) -> Iterator[Path]:
+        yield from (self.path(step) for step in reversed(self.steps_with_broken()))
+        yield from sorted(self.root.glob(f"{CORRUPT}step-*"), reverse=True)
+
+    def _rename_aside(self, folder: Path, prefix: str) -> Path:
+        name = prefix + folder.name.removeprefix(CORRUPT).split(".")[0]
+        target, n = self.root / name, 1
+        while target.exists():
+            n += 1
+            target = self.root / f"{name}.{n}"
+        os.rename(folder, target)
+        fsync_folder(self.root)
+        return target
+
+
+def _step_of_copy(folder: Path) -> int | None:
+    try:
+        return Manifest.read(folder).step
+    except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
+        return None
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    """What the checkpointing hook noted in a checkpoint: `best` and `resumed_from`. Empty where that is unreadable."""
+    try:
+        notes = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]["checkpointing"]
+        return notes if isinstance(notes, dict) else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}

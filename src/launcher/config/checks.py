@@ -13,7 +13,8 @@ from launcher.config.tree import get
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""
-RESUME = ("auto", "never", "must")
+RESUME = ("auto", "never", "must", "best")
+STEP = re.compile(r"(step-)?\d+")
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 
 
@@ -114,8 +115,10 @@ def _names(tree: dict[str, Any]) -> Iterator[Fault]:
 
 def _start(tree: dict[str, Any]) -> Iterator[Fault]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
-    if isinstance(resume, str) and resume not in RESUME and not Path(resume).expanduser().exists():
-        text = f"should be auto, never, must or the folder of a checkpoint{hint(resume, RESUME, 'run.resume={}')}"
+    is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])  # retention deletes it
+    if isinstance(resume, str) and not is_step and resume not in RESUME and not Path(resume).expanduser().exists():
+        ways = "auto, never, must, best, a step or the folder of a checkpoint"
+        text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield Fault("run.resume", show(resume, 200), text)
     if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
         outputs = Path(str(get(tree, "paths.outputs"))).expanduser()

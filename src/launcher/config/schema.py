@@ -37,7 +37,7 @@ class Run:
     id: str
     dir: str
     tag: str | int | float | None = None
-    resume: str = "auto"
+    resume: str | int = "auto"
     init_from: str | None = None
     init_strict: bool = True
     not_identity: list[str] = field(default_factory=list)

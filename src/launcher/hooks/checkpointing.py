@@ -1,16 +1,18 @@
-"""When to save, what to keep, and the way back: the checkpoint package knows how."""
+"""When to save, what to keep, and from what to resume: the checkpoint package knows how."""
 
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small, verify
+from launcher.checkpoint.find import damaged, find_checkpoint, request_name
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
-from launcher.checkpoint.store import BEST, CheckpointStore, step_name
+from launcher.checkpoint.store import BEST, CheckpointStore, noted, step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
@@ -18,10 +20,12 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.state import hook_states
 from launcher.run import deadline, ranks, signals
+from launcher.run.record import read_record
 from launcher.run.rng import fresh_rng, rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
+T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):
@@ -34,8 +38,9 @@ class CheckpointingHook(BaseHook):
         keep_steps: saves at these steps too, and keeps those for ever.
         path: relative to the workspace. One with a scheme (s3://bucket/folder) is a second home, to which each
             checkpoint is copied, and from which one is fetched that is not in `checkpoints` here.
-        load: "auto" or "latest": go on from the newest whole checkpoint, if there is one; "must": there has to be one;
-            "never": refuse to start over one; None: do not look; else the folder of a checkpoint.
+        load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
+            "never": refuse to start if there is one; None: do not look; else "best", a step, or the folder of a
+            checkpoint: roll back to it, once, and set later checkpoints aside.
         exit_signals: handled by this hook too, by name or number; None: those that `run.signals.install` handles,
             if any.
         exit_code: "128+signal" or a number.
@@ -57,7 +62,7 @@ class CheckpointingHook(BaseHook):
         keep_interval: NonNegativeInt = 0,
         keep_steps: list[int] | None = None,
         path: str | Path = "checkpoints",
-        load: str | Path | None = "latest",
+        load: str | int | Path | None = "latest",
         exit_signals: signal.Signals | str | int | list[signal.Signals | str | int] | None = None,
         exit_code: Literal["128+signal"] | int = "128+signal",
         exit_wait: NonNegativeFloat | timedelta = 0.0,
@@ -82,12 +87,16 @@ class CheckpointingHook(BaseHook):
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
         self._handlers: dict[int, Any] = {}
+        self._requested: str | None = None
+        """The checkpoint that `load` names, where this start is the first to resume from it."""
+        self._branched_from: str | None = None
+        """As above, of this or an earlier start: it is part of each checkpoint that follows."""
         self.saved_at = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
 
-    # -------------------------------------------------------------------------------------------------- the way back
+    # --------------------------------------------------------------------------------------------------- restoring
     def bind(self, context: RunContext) -> None:
         self.texts = context.texts
 
@@ -104,32 +113,42 @@ class CheckpointingHook(BaseHook):
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def on_restore(self, trainer: TrainerView) -> None:
-        found = self._agreed_choice(trainer)
-        while found is not None and not self._restored(trainer, found):
-            found = self._agreed_choice(trainer)
-        if found is None:
+        checkpoint = self._agreed_choice(trainer)
+        while checkpoint is not None and not self._restored(trainer, checkpoint):
+            checkpoint = self._agreed_choice(trainer)
+        if checkpoint is None:
             return
-        trainer.resumed_from = found
-        if found.parent == self.store.root:
+        trainer.resumed_from = checkpoint
+        is_own = checkpoint.parent == self.store.root
+        if self._requested is not None:
+            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else -1))
+        if is_own:
             self.saved_at = trainer.step
-        trainer.logger.info("Going on from %s (step %d).", found, trainer.step)
+        trainer.logger.info("Resuming from %s (step %d).", checkpoint, trainer.step)
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        """Rank 0 looks, all hear: a file system may show two ranks two different folders."""
-        choice: tuple[str | None, str | None] = (None, None)
-        if trainer.strategy.ranks.is_main:
-            try:
-                found = self._choose(trainer)
-                choice = (None if found is None else str(found), None)
-            except (ConfigError, CorruptCheckpoint, OSError) as error:
-                choice = (None, str(error))
-        path, problem = ranks.broadcast(choice)
-        if problem is not None:
-            raise ConfigError(problem)
+        path, self._requested = self._agreed(trainer, lambda: self._choose(trainer))
         return None if path is None else Path(path)
 
+    def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
+        """Rank 0 acts, and all ranks get the result: a file system may show two ranks two different folders.
+
+        Raises:
+            ConfigError: on every rank, where rank 0 failed.
+        """
+        result: tuple[Any, str | None] = (None, None)
+        if trainer.strategy.ranks.is_main:
+            try:
+                result = (act(), None)
+            except (ConfigError, CorruptCheckpoint, OSError) as error:
+                result = (None, str(error))
+        value, problem = ranks.broadcast(result)
+        if problem is not None:
+            raise ConfigError(problem)
+        return value
+
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
-        """Load a checkpoint, each tensor compared with its checksum on the way. Where any rank finds one broken, all
+        """Load a checkpoint, each tensor compared with its checksum on the way. Where any rank finds one damaged, all
         of them take the next older checkpoint, which overwrites all that was loaded.
 
         Raises:
@@ -139,50 +158,80 @@ class CheckpointingHook(BaseHook):
         try:
             self._restore(trainer, StoredCheckpoint(path))
         except CorruptCheckpoint as error:
-            problem = str(error)
-        problems = [found for found in ranks.all_gather(problem) if found is not None]
+            problem = error.problem
+        problems = [text for text in ranks.all_gather(problem) if text is not None]
         if not problems:
             return True
-        if self.load not in ("latest", "auto", "must"):
-            raise ConfigError(f"run.resume={self.load}: {problems[0]}; give another checkpoint.")
+        damage = CorruptCheckpoint(path.name, problems[0])
+        if self._requested is not None:
+            raise damaged("run.resume", str(self.load), path, damage)
         if trainer.strategy.ranks.is_main:
-            self.store.set_aside(path, CorruptCheckpoint(problems[0]))
+            self.store.set_aside(path, damage)
         return False
 
-    def _choose(self, trainer: TrainerView) -> Path | None:
+    def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
+        """What to resume from, and the request that names it if this start is the first to follow it."""
         self.store.recover()
         if self.load is None:
-            return None
+            return None, None
         if self.load == "never":
             if self.store.steps():
                 raise ConfigError(
-                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; "
-                    "take run.tag=<word> for another run of the same configuration, or run.resume=auto to go on."
+                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; use "
+                    "run.tag=<word> for another run of the same configuration, or run.resume=auto to resume this one."
                 )
-            return None
-        if self.load in ("latest", "auto", "must"):
-            newest = self._newest()
-            if newest is None and self.load == "must":
-                raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; take run.resume=auto.")
-            return newest
-        return self._explicit(Path(self.load), trainer)
+            return None, None
+        if self.load not in ("latest", "auto", "must"):
+            return self._named(trainer, self.load)
+        newest = self._newest()
+        if newest is None and self.load == "must":
+            raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
+        if newest is None:
+            self._refuse_to_start_over(trainer)
+        return (None if newest is None else str(newest)), None
 
     def _newest(self) -> Path | None:
         try:
-            found = self.store.newest_valid(is_small)  # the tensors are compared as they are loaded
+            newest = self.store.newest_valid(is_small)  # the tensors are verified as they are loaded
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
-                f"No checkpoint of this run is whole: {error}. Nothing was deleted; run.resume=<folder> takes another "
-                "checkpoint, run.tag=<word> starts the run anew."
+                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use run.resume=<folder> for another "
+                "checkpoint, or run.tag=<word> to train it again as another run."
             ) from None
-        return found[0] if found else None
+        return newest[0] if newest else None
 
-    def _explicit(self, path: Path, trainer: TrainerView) -> Path:
-        for folder in (path, trainer.workspace / path if trainer.workspace else path):
-            if folder.is_dir():
-                verify(folder.resolve(), is_small)
-                return folder.resolve()
-        raise ConfigError(f"run.resume={path}: there is no such checkpoint.")
+    def _refuse_to_start_over(self, trainer: TrainerView) -> None:
+        """
+        Raises:
+            ConfigError: run.json knows of a checkpoint, so starting at step 0 would lose the run silently.
+        """
+        try:
+            step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
+        except (OSError, ValueError):
+            return
+        if step:
+            raise ConfigError(
+                f"run.resume={self.load}: run.json says that step {step} was saved, but {self.store.root} has no "
+                "checkpoint. Put the checkpoints back; or start at step 0 with run.resume=never, or as another run "
+                "with run.tag=<word>."
+            )
+
+    def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
+        """The checkpoint that was asked for; once the run has a checkpoint that was trained from it, the newest. So a
+        rollback happens once, and the same command resumes the branch."""
+        request = request_name(self.store.root, which)
+        try:
+            newest = self.store.newest_valid(is_small)
+        except CorruptCheckpoint:
+            newest = None
+        if newest is not None and noted(newest[0]).get("resumed_from") == request:
+            trainer.logger.info("run.resume=%s was done before; resuming from what was trained since.", which)
+            return str(newest[0]), None
+        return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
+
+    def _abandon_later(self, trainer: TrainerView, step: int) -> None:
+        for name in self.store.abandon(step):
+            trainer.logger.warning("Rolled back to step %d: a later checkpoint is kept as %s.", trainer.step, name)
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         wanted, found = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
@@ -205,6 +254,7 @@ class CheckpointingHook(BaseHook):
             trainer.data_loader.load_state_dict(mine["data_loader"])
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        self._branched_from = self._requested or state_dict.get("checkpointing", {}).get("resumed_from")
         if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()
@@ -299,8 +349,9 @@ class CheckpointingHook(BaseHook):
         )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if self.best is not None:
-            state_dict["checkpointing"] = {"best": self.best.state()}
+        best = {} if self.best is None else {"best": self.best.state()}
+        branch = {} if self._branched_from is None else {"resumed_from": self._branched_from}
+        state_dict["checkpointing"] = best | branch
 
     # ------------------------------------------------------------------------------------------------ ends
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:

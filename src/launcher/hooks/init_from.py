@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, verify
+from launcher.checkpoint.find import checkpoint_path, find_checkpoint
+from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
@@ -42,8 +43,10 @@ class InitFromHook(BaseHook):
             problems = trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(
-                f"run.init_from={self.source}: {error} run.init_strict=false takes those that fit."
+                f"run.init_from={self.source}: {error} run.init_strict=false loads those that fit."
             ) from error
+        except CorruptCheckpoint as error:
+            raise ConfigError(f"run.init_from={self.source}: {error}.") from error
         for problem in problems:
             trainer.logger.warning("run.init_from: %s", problem)
         missing = sum(1 for problem in problems if problem.split(":", 1)[0] in names)
@@ -51,7 +54,7 @@ class InitFromHook(BaseHook):
 
 
 class Renamed:
-    """Stored weights under the names that a model has for them.
+    """Stored weights under the model's own names.
 
     Names in a file may lack a prefix of the model (`model.` around a Hugging Face model, `transformer.` around its
     body), or have one more. The prefix under which most names fit is used.
@@ -71,7 +74,7 @@ class Renamed:
         best = max(ways, key=lambda way: fits[way])  # of equals the first, which changes least
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
-            raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is one of the model.")
+            raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model.")
         self._names = _renamed(plain, *best)
 
     def names(self) -> list[str]:
@@ -109,14 +112,7 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         return _read(source, [source])
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
     for folder in folders:
-        store = CheckpointStore(folder / "checkpoints")
-        step = store.linked(BEST) or store.linked(LATEST)
-        checkpoint = folder if (folder / "manifest.json").exists() else None if step is None else store.path(step)
-        if checkpoint is not None:
-            try:
-                verify(checkpoint)
-            except CorruptCheckpoint as error:
-                raise ConfigError(f"run.init_from={source}: {error}; give another checkpoint.") from error
+        if checkpoint := _checkpoint(folder, source):
             return StoredCheckpoint(checkpoint)
         if files := _model_files(folder):
             return _read(source, files)
@@ -124,6 +120,15 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         f"run.init_from={source}: no weights there; give a .safetensors file, the folder of a checkpoint, a run or a "
         "Hugging Face model, or the id of a run."
     )
+
+
+def _checkpoint(folder: Path, source: Path) -> Path | None:
+    """A checkpoint itself, or the best of a run, else its latest."""
+    if (folder / "manifest.json").exists():
+        return find_checkpoint(folder.parent, folder, "run.init_from")
+    root = folder / "checkpoints"
+    which = next((name for name in (BEST, LATEST) if checkpoint_path(root, name) is not None), None)
+    return None if which is None else find_checkpoint(root, which, f"run.init_from={source}: checkpoint")
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:

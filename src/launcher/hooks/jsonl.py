@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class JsonlHook(BaseHook):
         self._line: dict[str, Any] | None = None
         self._unwritten: list[str] = []
         self._is_told = self._is_dirty = False
+        self._count = self._expected = 0
         self._writes = True
 
     def bind(self, context: RunContext) -> None:
@@ -50,7 +52,12 @@ class JsonlHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         if self._writes:
             kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
-            drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
+            self._count = drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
+            if self._count < self._expected:
+                trainer.logger.error(
+                    "%s has %d of the %d lines that the checkpoint of step %d knows of; the others are lost.",
+                    self.path, self._count, self._expected, trainer.step,
+                )  # fmt: skip
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         numbers = {name: value for name, value in flatten(to_numbers(records)) if isinstance(value, (int, float))}
@@ -77,11 +84,15 @@ class JsonlHook(BaseHook):
         if self._is_dirty and not self._unwritten:
             sync(self.path)  # a checkpoint must not outlive the lines before it
             self._is_dirty = False
-        state_dict["jsonl"] = {"line": dict(self._line) if self._line else None, "unwritten": list(self._unwritten)}
+        line = dict(self._line) if self._line else None
+        lines = {"count": self._count, "of": str(self.path.absolute().parent.name)}
+        state_dict["jsonl"] = {"line": line, "unwritten": list(self._unwritten), "lines": lines}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("jsonl", {})
         self._line, self._unwritten = saved.get("line"), list(saved.get("unwritten", ()))
+        lines = saved.get("lines", {})
+        self._expected = lines["count"] if lines.get("of") == self.path.absolute().parent.name else 0
 
     def _flush(self) -> None:
         line, self._line = self._line, None
@@ -95,6 +106,7 @@ class JsonlHook(BaseHook):
                 logger.error("%s cannot be written: %s. Its lines are kept till they can be.", self.path, error)
             self._is_told = True
         else:
+            self._count += len(self._unwritten)
             self._unwritten.clear()
             self._is_dirty = True
 
@@ -126,20 +138,41 @@ def sync(path: Path) -> None:
         logger.warning("%s could not be synced: %s", path, error)
 
 
-def drop_lines_after(path: Path, step: int) -> None:
-    """Keep the lines up to `step`, and of a file that was cut off in a line, the whole ones."""
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = []
-    for line in lines:
-        try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
+def drop_lines_after(path: Path, step: int) -> int:
+    """Keep the lines up to `step`, and return how many they are. A file with lines that cannot be read is kept as it
+    is under another name; a last line that was cut off is not worth that."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except IsADirectoryError:
+        os.rename(path, aside := _unused(path))
+        logger.error("%s is a folder: renamed to %s.", path, aside.name)
+        return 0
+    lines = content.splitlines(keepends=True)
+    steps = [_step_of(line) for line in lines]
+    if any(number is None for number in steps[:-1]) or (lines and steps[-1] is None and not lines[-1].startswith(b"{")):
+        replace_file(aside := _unused(path), content)
+        logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
+    kept = [line for line, number in zip(lines, steps, strict=True) if number is not None and number <= step]
     if len(kept) < len(lines):
         replace_file(path, b"".join(kept))
+    return len(kept)
+
+
+def _step_of(line: bytes) -> float | None:
+    """None: it is no whole line."""
+    try:
+        step = json.loads(line)["step"] if line.endswith(b"\n") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, (int, float)) else None
+
+
+def _unused(path: Path) -> Path:
+    """A name beside `path` for a damaged file."""
+    names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _plain(value: float) -> float | str:

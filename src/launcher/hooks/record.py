@@ -27,7 +27,7 @@ class RecordHook(BaseHook):
             return
         self.record.start_from(trainer.step)
         if trainer.resumed_from is not None:
-            for sentence in self._drift(trainer.resumed_from):
+            for sentence in changes_since(trainer.resumed_from, self.config, self.code):
                 trainer.logger.warning("Changed since the checkpoint: %s", sentence)
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -40,19 +40,18 @@ class RecordHook(BaseHook):
         if self.record is not None and trainer.is_last_step:
             self.record.progress(trainer.step, best=_best(trainer))
 
-    def _drift(self, checkpoint: Path) -> list[str]:
-        """Configuration, code and versions then and now."""
-        sentences: list[str] = []
-        if (file := checkpoint / "config.yaml").exists():
-            saved = OmegaConf.to_container(OmegaConf.load(file))
-            sentences += drift(saved, self.config)  # type: ignore[arg-type]
-        if (file := checkpoint / "code.yaml").exists():
-            sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), self.code)  # type: ignore[arg-type]
-        return sentences
-
 
 def _best(trainer: TrainerView) -> dict[str, Any] | None:
     best = trainer.state.best
     if best is None or best.value is None:
         return None
     return {"metric": best.metric, "value": best.value, "step": best.step}
+
+
+def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
+    """A sentence for each difference in configuration, code and versions between a checkpoint and now."""
+    sentences: list[str] = []
+    for name, present in (("config.yaml", config), ("code.yaml", code)):
+        if (file := checkpoint / name).exists():
+            sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
+    return sentences

@@ -1,4 +1,4 @@
-"""job=evaluate: the held-out metrics of a run's chosen checkpoint."""
+"""job=evaluate: the metrics of a run's checkpoint on the data that it holds out."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from launcher.checkpoint.manifest import verify
-from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.evaluation import EvaluationHook, evaluate
 from launcher.hooks.records import show
+from launcher.jobs.stored_config import config_for
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.run.logs import console, setup_logging
@@ -24,25 +24,30 @@ from launcher.train.build import build_trainer
 class EvaluateJob:
     """
     Args:
-        checkpoint: latest, best, or the folder of one.
+        checkpoint: latest, best, a step, or the folder of a checkpoint.
     """
 
-    def __init__(self, checkpoint: str = "latest"):
+    def __init__(self, checkpoint: str | int = "latest"):
         self.checkpoint = checkpoint
 
     def run(self, config: DictConfig) -> dict[str, float]:
         """Prints a table of the metrics on a terminal; elsewhere one JSON line with the checkpoint, its step and the
         metrics. Adds that line to the run's `evaluations.jsonl`.
 
+        The configuration is the checkpoint's, see `config_for`.
+
         Raises:
-            ConfigError: the run has no such checkpoint, or its data hold nothing out.
+            ConfigError: there is no such checkpoint, it is damaged, or its data hold nothing out.
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        path = Path(on_main(lambda: str(find_checkpoint(folder, self.checkpoint))))
+        path = Path(on_main(lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))))
+        trainer = build_trainer(config_for(config, path), folder, to_train=False)
         stored = StoredCheckpoint(path)
-        trainer = build_trainer(config, folder, to_train=False)
-        trainer.strategy.load_weights(stored)
+        try:
+            trainer.strategy.load_weights(stored)
+        except TrainingError as error:
+            raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
         hook = next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
         hook.bind(trainer.context)
         batches = hook.loader() if hook.loader is not None else None
@@ -74,24 +79,3 @@ def print_table(title: str, line: dict[str, Any]) -> None:
         if name.startswith("val/"):
             table.add_row(name, show(value, 6))
     console().print(table)
-
-
-def find_checkpoint(folder: RunFolder, wanted: str) -> Path:
-    """A verified checkpoint of a run, by `latest`, `best` or its folder.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    store = CheckpointStore(folder.checkpoints)
-    if wanted in ("latest", "best"):
-        step = store.linked(wanted)
-        path = None if step is None else store.path(step)
-    else:
-        path = next((p for p in (Path(wanted), folder.checkpoints / wanted) if p.is_dir()), None)
-    if path is None:
-        raise ConfigError(
-            f"job.checkpoint={wanted}: {folder.path} has no such checkpoint; train it first with the same command "
-            "without job=, or name the run with run.id=<id>."
-        )
-    verify(path)
-    return path

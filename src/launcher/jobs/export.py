@@ -4,10 +4,11 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
+from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.errors import ConfigError
-from launcher.jobs.evaluate import find_checkpoint
+from launcher.jobs.stored_config import config_for
 from launcher.run.files import replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
@@ -18,29 +19,30 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes whole tensors by name, however they were sharded, with the configuration beside.
+    """Writes whole tensors by name, however they were sharded, and the checkpoint's configuration beside them.
 
     Args:
-        checkpoint: latest, best, or the folder of one.
+        checkpoint: latest, best, a step, or the folder of a checkpoint.
         dtype: convert floating-point tensors; None: as they are.
     """
 
-    def __init__(self, checkpoint: str = "latest", dtype: Literal["fp32", "bf16", "fp16"] | None = None):
+    def __init__(self, checkpoint: str | int = "latest", dtype: Literal["fp32", "bf16", "fp16"] | None = None):
         self.checkpoint, self.dtype = checkpoint, dtype
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
         Raises:
-            ConfigError: the run has no such checkpoint, or one that holds no tensors of its own.
+            ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts its model.
         """
         import torch
 
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if not ranks.is_main:  # one process has all to do
+        if not ranks.is_main:  # one process does it all
             return {}
         folder = RunFolder(config.run.dir)
-        path = find_checkpoint(folder, self.checkpoint)
+        path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
+        config_for(config, path)  # refuses what contradicts
         stored = StoredCheckpoint(path)
         names = [name for name in stored.names() if name.startswith(MODEL)]
         if not names:
@@ -56,6 +58,8 @@ class ExportJob:
         target = folder.export / "model.safetensors"
         with replacing(target) as temporary:
             write_tensors(temporary, tensors)
-        replace_file(folder.export / "config.yaml", resolved_yaml(config).encode())
+        own = path / "config.yaml"
+        text = own.read_text() if own.exists() else resolved_yaml(config)
+        replace_file(folder.export / "config.yaml", text.encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}

@@ -1,7 +1,8 @@
-"""job=train: open the run's folder, train, and leave the truth about it in run.json."""
+"""job=train: open the run's folder, train, and record in run.json how that ended."""
 
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.checkpoint.find import checkpoint_path, request_name
+from launcher.checkpoint.store import noted
 from launcher.errors import ConfigError, config_error
-from launcher.hooks.record import RecordHook
+from launcher.hooks.record import RecordHook, changes_since
 from launcher.run import deadline, signals
-from launcher.run.folder import RunFolder
+from launcher.run.folder import RunFolder, checkpoint_steps
 from launcher.run.lock import RunLock, held_here, refusal
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
@@ -24,7 +27,7 @@ from launcher.train.trainer import Trainer
 
 
 class TrainJob:
-    """Trains, or goes on with, the run that the configuration names."""
+    """Trains or resumes the run that the configuration names."""
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
@@ -36,24 +39,19 @@ class TrainJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if on_main(lambda: nothing_to_do(config, folder)):
-            return None
-        lock = RunLock(folder, sleep=_sleep, on_taken=give_up) if ranks.is_main else None
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
+        if on_main(lambda: nothing_to_do(config, folder, plain, code)):
+            return None
+        lock = RunLock(folder, sleep=_sleep, on_taken=give_up) if ranks.is_main else None
         recorder = RecordHook(None, plain, code)
         try:
             trainer = build_trainer(config, folder, [recorder])
         except Exception as error:
             tell_failure(error)
-            if config_error(error) is not None or lock is None:
-                raise
-            with lock:
-                with folder.being_written():
-                    folder.create()
-                    write_hydra_record(config, folder.hydra)
-                with attempt(open_record(config, folder), config, ranks):
-                    raise error
+            if lock is not None and config_error(error) is None:
+                record_failure(error, config, folder, lock, ranks)
+            raise
         trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
         try:
             with opened(config, folder, lock) as record:
@@ -83,27 +81,65 @@ def give_up() -> None:
     os._exit(1)
 
 
-def nothing_to_do(config: DictConfig, folder: RunFolder) -> bool:
-    """Whether the run is complete.
+def nothing_to_do(config: DictConfig, folder: RunFolder, plain: dict[str, Any], code: dict[str, Any]) -> bool:
+    """Whether the run is complete, and nothing more is asked of it.
 
     Raises:
         ConfigError: another process of this machine is on it. This is before the work of building; the lock decides.
     """
-    if folder.record_path.exists() and (record := open_record(config, folder)).state == "completed":
+    record = open_record(config, folder) if folder.record_path.exists() else None
+    if record is not None and record.state == "completed" and not asks_for_more(config, folder, record):
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
+        for sentence in changes(config, folder, plain, code):
+            logger.warning("Changed since it was trained: %s", sentence)
+        logger.info("To train it again as another run, use run.tag=<word>.")
         return True
     if held := held_here(folder):
         raise ConfigError(refusal(folder, held))
     return False
 
 
+def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
+    """Whether a completed run is asked for more steps, or to resume from a checkpoint that it was not resumed from."""
+    if config.trainer.max_steps > max(record.step, record.data["max_steps"] or 0):
+        return True
+    resume = str(config.run.resume)
+    if resume in ("auto", "latest", "must"):
+        return False
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if resume == "never" or newest is None:
+        return True
+    return request_name(folder.checkpoints, resume) not in (newest.name, noted(newest).get("resumed_from"))
+
+
+def changes(config: DictConfig, folder: RunFolder, plain: dict[str, Any], code: dict[str, Any]) -> list[str]:
+    """What of configuration and code has changed since a run was completed, of all that can change its numbers."""
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if newest is None:
+        return []
+    ignored = tuple(f"{key}{end}" for key in ("run", *config.run.not_identity) for end in (".", "=", ":"))
+    sentences = changes_since(newest, plain, code)
+    return [text for text in sentences if not text.startswith(ignored) and not text.endswith("is gone.")]
+
+
 def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
     return RunRecord(folder)
 
 
+def record_failure(error: BaseException, config: DictConfig, folder: RunFolder, lock: RunLock, ranks: Ranks) -> None:
+    """Record an attempt whose trainer could not be built."""
+    with lock:
+        with folder.being_written():
+            folder.create()
+            write_hydra_record(config, folder.hydra)
+        record = open_record(config, folder)
+        begin_attempt(record, config, ranks, config.strategy._target_.rsplit(".", 1)[-1])
+        end_failed(record, error, record.step)
+
+
 @contextmanager
 def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Iterator[RunRecord | None]:
-    """The run's folder, held by rank 0; the others find it made, and get no record."""
+    """The run's folder, locked by rank 0; the other ranks get no record. A new run that is refused leaves nothing."""
 
     def take() -> None:
         assert lock is not None
@@ -117,14 +153,50 @@ def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Itera
         yield open_record(config, folder) if lock is not None else None
     finally:
         if lock is not None:
+            if not folder.record_path.exists():
+                remove_leftovers(folder)
             lock.release()
 
 
+def remove_leftovers(folder: RunFolder) -> None:
+    """Remove what a refused start has created; what anybody else has put there stays."""
+    if checkpoint_steps(folder.checkpoints, broken=True):
+        return
+    shutil.rmtree(folder.hydra, ignore_errors=True)
+    for log in (folder.log_path(0), *folder.logs.glob("rank-*.log")):
+        log.unlink(missing_ok=True)
+    for empty in (folder.logs, folder.checkpoints):
+        try:
+            empty.rmdir()
+        except OSError:  # not empty, or not there
+            continue
+
+
+def begin_attempt(record: RunRecord, config: DictConfig, ranks: Ranks, strategy: str) -> None:
+    with RunFolder(config.run.dir).being_written():
+        record.begin_attempt(
+            start_step=record.step, max_steps=config.trainer.max_steps, world_size=ranks.world_size, strategy=strategy
+        )
+
+
+def end_attempt(record: RunRecord, outcome: Outcome, step: int, **details: Any) -> None:
+    try:
+        record.end_attempt(outcome, end_step=step, **details)
+    except OSError as error:  # must not hide why the attempt ended
+        logger.error("%s could not be written: %s.", record.path, error.strerror)
+
+
+def end_failed(record: RunRecord, error: BaseException, step: int) -> None:
+    code = 1 if config_error(error) is None else 2
+    reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, if this error only follows from it
+    if code == 1:
+        logger.error("Failed at step %d: %s", step, reason)
+    end_attempt(record, "failed", step, exit_code=code, reason=reason[:500])
+
+
 @contextmanager
-def attempt(
-    record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer: Trainer | None = None
-) -> Iterator[None]:
-    """One attempt in run.json, closed with what became of it; `trainer` is None if it could not be built."""
+def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer: Trainer) -> Iterator[None]:
+    """One attempt in run.json, closed with its outcome. One that is refused before training begins is withdrawn."""
     if record is None:
         try:
             yield
@@ -136,43 +208,29 @@ def attempt(
                 logger.exception("Failed")
             raise
         return
-    with RunFolder(config.run.dir).being_written():
-        record.begin_attempt(
-            start_step=record.step,
-            max_steps=config.trainer.max_steps,
-            world_size=ranks.world_size,
-            strategy=config.strategy._target_.rsplit(".", 1)[-1] if trainer is None else trainer.strategy.name,
-        )
-
-    def step() -> int:
-        return record.step if trainer is None else trainer.step
+    was_queued = record.state == "queued"  # whoever submitted it must see that it was refused
+    begin_attempt(record, config, ranks, trainer.strategy.name)
 
     def forced(signum: int, reason: str) -> None:
-        close("failed", signal=signal.Signals(signum).name, exit_code=deadline.CODE, reason=reason)
-
-    def close(outcome: Outcome, **details: Any) -> None:
-        try:
-            record.end_attempt(outcome, end_step=step(), **details)
-        except OSError as error:  # must not hide why the attempt ended
-            logger.error("%s could not be written: %s.", record.path, error.strerror)
+        name = signal.Signals(signum).name
+        end_attempt(record, "failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     try:
         with deadline.last_words(forced):
             yield
     except signals.Stop as stop:
         name = signal.Signals(stop.signum).name
-        logger.info("Stopped by %s at step %d; the same command goes on from there.", name, step())
-        close("preempted", signal=name, exit_code=int(stop.code or 0))
+        logger.info("Stopped by %s at step %d; the same command resumes from there.", name, trainer.step)
+        end_attempt(record, "preempted", trainer.step, signal=name, exit_code=int(stop.code or 0))
         raise
     except BaseException as error:
         tell_failure(error)
-        code = 1 if config_error(error) is None else 2
-        reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, of which this error is the echo
-        if code == 1:
-            logger.error("Failed at step %d: %s", step(), reason)
-        close("failed", exit_code=code, reason=reason[:500])
+        if config_error(error) is not None and not trainer.is_training and not was_queued:
+            record.withdraw_attempt()
+        else:
+            end_failed(record, error, trainer.step)
         raise
-    close("completed", exit_code=0, reason=trainer.state.stop_reason if trainer else None)
+    end_attempt(record, "completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
 
 
 def write_hydra_record(config: DictConfig, folder: Path) -> None:

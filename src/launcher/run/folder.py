@@ -1,11 +1,27 @@
 """The run folder and the names in it. People and scripts use these names: they are an interface."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.errors import ConfigError
+
+STEP = re.compile(r"step-(\d{8,})$")
+"""The name of a checkpoint's folder."""
+
+
+def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
+    """The steps of the checkpoints in a folder, in ascending order. Their content is not verified.
+
+    Args:
+        broken: include folders without a manifest.
+    """
+    if not root.is_dir():
+        return []
+    names = (STEP.match(entry.name) for entry in root.iterdir() if entry.is_dir() and not entry.is_symlink())
+    return sorted(int(m.group(1)) for m in names if m and (broken or (root / m.group(0) / "manifest.json").exists()))
 
 
 class RunFolder:
@@ -61,8 +77,7 @@ class RunFolder:
 
     def newest_step(self) -> int:
         """The step of the newest checkpoint, 0 for none. Its bytes are not verified."""
-        names = (path.parent.name.removeprefix("step-") for path in self.checkpoints.glob("step-*/manifest.json"))
-        return max((int(name) for name in names if name.isdecimal()), default=0)
+        return max(checkpoint_steps(self.checkpoints), default=0)
 
     def log_path(self, rank: int = 0) -> Path:
         """The log of one rank; rank 0's is the run's."""

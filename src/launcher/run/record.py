@@ -71,6 +71,7 @@ class RunRecord:
             "state": None,
             "step": 0,
             "max_steps": None,
+            "checkpoint": None,
             "world_size": None,
             "strategy": None,
             "git": None,
@@ -79,6 +80,7 @@ class RunRecord:
             "best": None,
         }
         self.attempts: list[Attempt] = []
+        self._before: bytes | None = None
         self._load()
 
     @property
@@ -111,6 +113,7 @@ class RunRecord:
         OSError when the record cannot be written.
         """
         now = self._time()
+        self._before = self.path.read_bytes() if self.path.exists() else None
         self._close_killed()
         number = self.attempts[-1].number + 1 if self.attempts else 1
         self._roll_back(start_step)
@@ -135,6 +138,16 @@ class RunRecord:
         )
         self._write()
         return number
+
+    def withdraw_attempt(self) -> None:
+        """Undo `begin_attempt`: the attempt was refused before it changed anything."""
+        try:
+            if self._before is None:
+                self.path.unlink(missing_ok=True)
+            else:
+                replace_file(self.path, self._before)
+        except OSError as error:  # must not hide why the attempt was refused
+            logger.warning("%s could not be written: %s", self.path, error)
 
     def queue(self) -> None:
         """Note that the run waits for a scheduler. Raises OSError when the record cannot be written."""
@@ -236,6 +249,8 @@ class RunRecord:
 
     def _roll_back(self, step: int) -> None:
         """Forget what was said of steps after `step`: it is not so any more."""
+        if step == 0:
+            self.data["checkpoint"] = None
         if step < self.step:
             self.data["loss"] = None
             if (self.data["best"] or {}).get("step", 0) > step:
@@ -275,6 +290,7 @@ class RunRecord:
         self.data = {**self.data, **data}
 
     def _write(self) -> None:
+        self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
         replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
         self.written_at = self.clock()
@@ -286,7 +302,8 @@ class RunRecord:
 STATES = (None, "queued", "running", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
 RECORD_TYPES: dict[str, Any] = {
-    "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "world_size": OPTIONAL_INT,
+    "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
+    "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
     "best": (dict, NoneType), "attempts": list,
 }  # fmt: skip

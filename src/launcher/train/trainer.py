@@ -95,6 +95,7 @@ class BaseTrainer:
         self.resumed_from: Path | None = None
         self.resumed_rng: dict[str, Any] | None = None
         self.is_built = False
+        self.is_training = False
         self._samples_before: int | None = None
         self._none_losses = 0
         self._unsettled: DeferredFlag | None = None
@@ -234,6 +235,7 @@ class BaseTrainer:
             load_hook_states(self, self.restored["hooks"], shared)
 
     def _run(self, rng: dict[str, Any]) -> None:
+        self.is_training = True
         self.model.train()
         self.strategy.zero_grad()
         self._batches = iter(self.data_loader)

@@ -1,15 +1,19 @@
 """Commit, discovery, and what is left behind by a writer that dies."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, verify
-from launcher.checkpoint.saver import SaveFailed
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, verify
+from launcher.checkpoint.retention import Retention
+from launcher.checkpoint.saver import SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from support.stores import save
+from launcher.run.ranks import Ranks
+from support.stores import change_manifest, payload, save
 
 
 def test_save_and_read(tmp_path: Path) -> None:
@@ -105,3 +109,115 @@ def test_a_failed_write_says_where(tmp_path: Path) -> None:
     with pytest.raises(SaveFailed, match="rank 0"):
         save(store, 2)
     assert store.newest_valid() is not None
+
+
+def test_what_was_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    save(store, 10)
+    for step in (5, 10):
+        os.rename(store.path(step) / "state.json", tmp_path / f"{step}.json")
+    with pytest.raises(CorruptCheckpoint):
+        store.newest_valid()
+    assert store.steps() == []
+    os.rename(tmp_path / "10.json", tmp_path / "corrupt-step-00000010" / "state.json")
+    newest = CheckpointStore(tmp_path).newest_valid()
+    assert newest is not None and newest[0] == store.path(10) and store.linked("latest") == 10
+
+
+def test_one_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    save(store, 10)
+    store.set_aside(store.path(10), CorruptCheckpoint("step-00000010", "cannot be read on rank 3"))
+    newest = store.newest_valid()
+    assert newest is not None and newest[1].step == 5
+
+
+def test_a_newer_format_version_is_refused_and_nothing_renamed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (5, 10):
+        save(store, step)
+        change_manifest(store.path(step), format_version=2)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(UnsupportedCheckpoint, match="format version 2, and this version of Launcher reads up to 1"):
+        store.newest_valid()
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    "damage", [{"format_version": "1"}, {"step": None}, {"files": {}}, {"files": [1]}, "deep", "[]"]
+)
+def test_a_manifest_of_wrong_types_is_damage(tmp_path: Path, damage: dict | str) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    save(store, 10)
+    if isinstance(damage, dict):
+        change_manifest(store.path(10), **damage)
+    else:
+        (store.path(10) / "manifest.json").write_text("[" * 100_000 if damage == "deep" else damage)
+    newest = store.newest_valid()
+    assert newest is not None and newest[1].step == 5
+    assert (tmp_path / "corrupt-step-00000010").is_dir()
+
+
+def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
+    """`cp -rL` and `scp -r` do that."""
+    store = CheckpointStore(tmp_path / "here")
+    for step in (5, 10, 15):
+        save(store, step, best=step == 5)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    copy = CheckpointStore(tmp_path / "there")
+    assert not (copy.root / "latest").is_symlink() and copy.best() == 5
+    copy.recover()
+    assert sorted(os.listdir(copy.root)) == sorted(os.listdir(store.root))
+    assert os.readlink(copy.root / "best") == "step-00000005" and os.readlink(copy.root / "latest") == "step-00000015"
+    save(copy, 20)
+    assert copy.linked("latest") == 20
+
+
+def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    (tmp_path / "latest").unlink()
+    store.path(5).rename(tmp_path / "latest")
+    store.recover()
+    assert store.steps() == [5] and store.linked("latest") == 5
+
+
+@pytest.mark.parametrize("wrong", ["missing", "dangling", "a file", "an older one"])
+def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
+    """`best` from what the newest checkpoint remembers."""
+    store = CheckpointStore(tmp_path)
+    for step in (5, 10, 15):
+        save(store, step, best=step == 10)
+    for name in ("latest", "best") if wrong != "an older one" else ("latest",):
+        (tmp_path / name).unlink()
+        if wrong == "a file":
+            (tmp_path / name).write_text("step-00000010")
+        elif wrong != "missing":
+            os.symlink("step-00000005" if wrong == "an older one" else "step-00000099", tmp_path / name)
+    assert store.best() == 10
+    store.recover()
+    assert (os.readlink(tmp_path / "latest"), os.readlink(tmp_path / "best")) == ("step-00000015", "step-00000010")
+
+
+def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (5, 10, 15, 20):
+        save(store, step, best=step == 15)
+    store.set_aside(store.path(20), CorruptCheckpoint("x"))
+    assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (15, 10, 20)]
+    assert store.steps() == [5] and store.linked("latest") == 5 and store.linked("best") is None
+    assert store.abandon(5) == []
+    save(store, 10)
+    assert store.abandon(5) == ["abandoned-step-00000010.2"]
+
+
+def test_a_removed_folder_is_a_failed_save(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    saver = Saver(store, Ranks(), Retention())
+    saver.save(payload(1), wait=True)
+    shutil.rmtree(store.root)
+    with pytest.raises(SaveFailed, match="was removed while the run was training"):
+        saver.save(payload(2), wait=True)

@@ -85,7 +85,7 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
-            "run.resume='atuo': should be auto, never, must or the folder of a checkpoint; "
+            "run.resume='atuo': should be auto, never, must, best, a step or the folder of a checkpoint; "
             "did you mean run.resume=auto?",
         ),
         (

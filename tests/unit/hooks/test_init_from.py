@@ -1,4 +1,4 @@
-"""Weights of others: where they may lie, under what names, and what is said of those that do not fit."""
+"""Weights of others: where they are, under what names, and the messages for those that do not fit or are damaged."""
 
 import json
 import logging

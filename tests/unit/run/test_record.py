@@ -64,6 +64,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "state": "completed",
         "step": 100,
         "max_steps": 100,
+        "checkpoint": None,
         "world_size": 1,
         "strategy": "none",
         "loss": 1.5,

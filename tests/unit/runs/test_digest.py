@@ -62,16 +62,16 @@ def test_which_checkpoint(make_run, digest, runs):
     assert digest("aa")[0][1] == str(paths[6])
     code, _, error = runs("digest", "aa", "--checkpoint", "3")
     assert code == 2 and error == (
-        "--checkpoint=3: gpt/aa has no such checkpoint, it has step-00000002, step-00000004, step-00000006.\n"
+        f"--checkpoint=3: {folder.path} has no such checkpoint; it has step-00000002, step-00000004, step-00000006.\n"
     )
     code, _, error = runs("digest", "aa", "--checkpoint", "lastest")
     assert code == 2 and error.endswith("did you mean latest?\n")
 
 
 def test_no_checkpoint(make_run, runs):
-    make_run("gpt", "aa")
+    folder = make_run("gpt", "aa")
     code, _, error = runs("digest", "aa")
-    assert (code, error) == (2, "--checkpoint=latest: gpt/aa has no such checkpoint, it has none.\n")
+    assert (code, error) == (2, f"--checkpoint=latest: {folder.path} has no checkpoint.\n")
 
 
 def test_rot_is_not_taken_for_other_weights(make_run, runs):

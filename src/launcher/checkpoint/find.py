@@ -1,0 +1,72 @@
+"""Which checkpoint is meant by `latest`, `best`, a step or a path, and one sentence for what is wrong with it."""
+
+from pathlib import Path
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
+from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+
+
+def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool = True) -> Path:
+    """A verified checkpoint.
+
+    Args:
+        root: the `checkpoints` folder of a run.
+        which: `latest`, `best`, a step (`1400` or `step-00001400`), or the folder of a checkpoint.
+        key: what the user set, for messages (`job.checkpoint`).
+        hashes: False: read only the small files, since tensors are verified as they are loaded.
+    Raises:
+        ConfigError: it does not exist, is damaged, or is of a newer format version.
+    """
+    path = checkpoint_path(root, which)
+    if path is None:
+        raise ConfigError(f"{key}={which}: {_missing(root, str(which))}")
+    try:
+        verify(path, hashes or is_small)
+    except CorruptCheckpoint as error:
+        raise damaged(key, which, path, error) from error
+    except OSError as error:
+        raise ConfigError(f"{key}={which}: {path} cannot be read ({error}).") from error
+    return path
+
+
+def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
+    """The folder that is meant, not verified; None: it does not exist."""
+    store, name = CheckpointStore(root), str(which)
+    if name == LATEST:
+        return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
+    if name == BEST:
+        return None if (best := store.best()) is None else store.path(best)
+    if name.removeprefix("step-").isdecimal():
+        named = store.path(int(name.removeprefix("step-")))
+        if named.is_dir():
+            return named
+    folders = (Path(name).expanduser(), root / name, root.parent / name)
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    is_own = folder is not None and folder.resolve().parent == root.resolve()
+    return root / folder.resolve().name if folder is not None and is_own else folder
+
+
+def request_name(root: Path, which: str | int | Path) -> str:
+    """One name for each way to spell a request: a checkpoint of this run by its name, another by its path."""
+    name = str(which)
+    if name.removeprefix("step-").isdecimal():
+        return step_name(int(name.removeprefix("step-")))
+    for path in (Path(name).expanduser(), root / name, root.parent / name):
+        if path.parent.resolve() == root.resolve():
+            return path.name
+    return str(Path(name).expanduser().absolute())
+
+
+def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpoint) -> ConfigError:
+    return ConfigError(f"{key}={which}: {path} is damaged: {error.problem}. Use another checkpoint.")
+
+
+def _missing(root: Path, which: str) -> str:
+    steps = CheckpointStore(root).steps()
+    if not steps:
+        return f"{root.parent} has no checkpoint."
+    is_word = which not in (LATEST, BEST) and not which.isdecimal() and "/" not in which
+    near = hint(which, (LATEST, BEST)) if is_word else "."
+    return f"{root.parent} has no such checkpoint; it has {', '.join(map(step_name, steps))}{near}"

@@ -1,0 +1,70 @@
+"""The configuration of a job on a checkpoint: weights and model configuration belong together."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.messages import show
+from launcher.errors import ConfigError
+from launcher.train.build import resolved_yaml
+
+WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
+"""Where and how the job runs: the command line decides. Everything else is the checkpoint's."""
+FIXED = ("model", "experiment")
+"""What the command line must not contradict."""
+
+
+def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
+    """The checkpoint's configuration, with what the command line sets explicitly (another `data`, for instance).
+
+    Raises:
+        ConfigError: the command line contradicts the checkpoint's model.
+    """
+    file = checkpoint / "config.yaml"
+    if not file.exists():  # written by a trainer that was not composed
+        return config
+    composed, stored, merged = OmegaConf.create(resolved_yaml(config)), OmegaConf.load(file), OmegaConf.load(file)
+    assert isinstance(composed, DictConfig) and isinstance(stored, DictConfig) and isinstance(merged, DictConfig)
+    for key in WHERE:
+        if key in composed:
+            merged[key] = composed[key]
+    wrong = []
+    for key, value in explicit_overrides():
+        top, now, then = key.split(".")[0], OmegaConf.select(composed, key), OmegaConf.select(stored, key)
+        if top in (*WHERE, "hydra") or now == then or _is_same_choice(key, value, now, then, checkpoint):
+            continue
+        if top in FIXED:
+            was = f"has {key}={_short(then)}" if "." in key else "is of another one"
+            wrong.append(f"{key}={_short(value)}: the checkpoint {checkpoint} {was}; leave {key} out.")
+        elif now is not None:
+            OmegaConf.update(merged, key, now, force_add=True)
+    if wrong:
+        raise ConfigError(*wrong)
+    return merged
+
+
+def explicit_overrides() -> list[tuple[str, Any]]:
+    """Key and value of what was given on the command line."""
+    if not HydraConfig.initialized():
+        return []
+    parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    return [(override.key_or_group, override.value()) for override in parsed if not override.is_delete()]
+
+
+def _is_same_choice(key: str, value: Any, now: Any, then: Any, checkpoint: Path) -> bool:
+    """Whether a group's option is the one that the run was made with: `model=mlp` says nothing of its sizes."""
+    if "." in key:
+        return False
+    try:
+        record: Any = OmegaConf.load(checkpoint.parent.parent / ".hydra" / "hydra.yaml")
+        return bool(record.hydra.runtime.choices[key] == value)
+    except (OSError, ValueError, KeyError, AttributeError):
+        targets = [node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)]
+        return targets[0] is not None and targets[0] == targets[1]
+
+
+def _short(value: Any) -> str:
+    return show(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value).strip("'")

@@ -1,0 +1,112 @@
+"""What a run resumes from: `load` in each of its forms, and rolling back."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.jsonl import JsonlHook
+from support.stores import change_manifest
+from support.toy import GOOD, Toy
+
+
+def train(workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any) -> Toy:
+    hook = CheckpointingHook(2, keep_previous=keep_previous, load=load, **options)
+    trainer = Toy([hook, JsonlHook()], max_steps, workspace, batches=[GOOD])
+    trainer.train()
+    return trainer
+
+
+def steps(workspace: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (workspace / "checkpoints").glob("step-*"))
+
+
+def resumed_at(trainer: Toy) -> int:
+    return 0 if trainer.resumed_from is None else int(trainer.resumed_from.name[5:])
+
+
+def same_tensors(one: Path, other: Path) -> bool:
+    first, second = StoredCheckpoint(one), StoredCheckpoint(other)
+    return all((first.read(name) == second.read(name)).all() for name in first.names())
+
+
+@pytest.mark.parametrize("spelling", ["4", "step-00000004", "checkpoints/step-00000004", "full path"])
+def test_a_rollback_happens_once(tmp_path: Path, spelling: str) -> None:
+    train(tmp_path, 14, keep_previous=9)
+    load = str(tmp_path / "checkpoints" / "step-00000004") if spelling == "full path" else spelling
+    assert resumed_at(train(tmp_path, 7, load)) == 4
+    assert steps(tmp_path) == [6, 7], "the named one has been pruned by now"
+    assert len(list(tmp_path.glob("checkpoints/abandoned-step-*"))) == 5
+    assert resumed_at(train(tmp_path, 9, load)) == 7, "the same command resumes the branch"
+    assert resumed_at(train(tmp_path, 11)) == 9, "and so does one that does not name it"
+    assert resumed_at(train(tmp_path, 14, load)) == 11
+    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000014"
+    assert same_tensors(tmp_path / "checkpoints/step-00000014", tmp_path / "checkpoints/abandoned-step-00000014")
+
+
+def test_rolling_back_twice_to_different_steps(tmp_path: Path) -> None:
+    train(tmp_path, 8, keep_previous=9)
+    assert resumed_at(train(tmp_path, 8, 6, keep_previous=9)) == 6
+    assert resumed_at(train(tmp_path, 8, 4, keep_previous=9)) == 4
+    assert sorted(path.name[10:] for path in tmp_path.glob("checkpoints/abandoned-*")) == [
+        "step-00000006",
+        "step-00000008",
+        "step-00000008.2",
+    ]
+
+
+def test_another_runs_checkpoint_starts_a_branch(tmp_path: Path) -> None:
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    train(other, 4)
+    train(mine, 2)
+    load = other / "checkpoints" / "step-00000004"
+    assert resumed_at(train(mine, 6, load)) == 4
+    assert steps(mine) == [6], "checkpoints of another history are not mixed with it"
+    assert resumed_at(train(mine, 8, load)) == 6
+
+
+def test_a_rollback_drops_later_lines(tmp_path: Path) -> None:
+    train(tmp_path, 8, keep_previous=9)
+    lines = tmp_path / "metrics.jsonl"
+    lines.write_text("".join(json.dumps({"step": n}) + "\n" for n in range(9)))
+    train(tmp_path, 4, 4)
+    assert [json.loads(line)["step"] for line in lines.read_text().splitlines()] == list(range(5))
+
+
+def test_a_newer_version_is_refused_in_every_form(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    for step in steps(tmp_path):
+        change_manifest(tmp_path / "checkpoints" / f"step-{step:08d}", format_version=2)
+    before = sorted(os.listdir(tmp_path / "checkpoints"))
+    for load in ("auto", "must", "4", "step-00000002"):
+        with pytest.raises(ConfigError, match="format version 2"):
+            train(tmp_path, 6, load)
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == before
+
+
+@pytest.mark.parametrize("load", [4, "step-00000004", "best"])
+def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path, load: str | int) -> None:
+    train(tmp_path, 4)
+    if load == "best":
+        (tmp_path / "checkpoints" / "best").symlink_to("step-00000004")
+    with open(tmp_path / "checkpoints" / "step-00000004" / "shard-00000.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    with pytest.raises(ConfigError, match=f"^run.resume={load}: .* is damaged: .*checksum.* Use another checkpoint"):
+        train(tmp_path, 6, load)
+    assert 4 in steps(tmp_path)
+
+
+def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"checkpoint": 20}')
+    for load in ("auto", "latest"):
+        with pytest.raises(ConfigError, match=r"run\.json says that step 20 was saved"):
+            train(tmp_path, 2, load)
+    with pytest.raises(ConfigError, match=r"run\.resume=must"):
+        train(tmp_path, 2, "must")
+    assert resumed_at(train(tmp_path, 2, "never")) == 0
