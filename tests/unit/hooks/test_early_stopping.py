@@ -1,0 +1,19 @@
+from pathlib import Path
+
+import pytest
+
+from launcher import CheckpointingHook, EarlyStoppingHook
+from support.toy import Toy, Values
+
+
+@pytest.mark.parametrize("pauses", [[], [1], [3], [1, 2, 4]])
+def test_it_stops_at_the_same_step_however_often_it_is_resumed(tmp_path: Path, pauses: list[int]) -> None:
+    """The best at step 2, then three without a gain; the counts and the best survive a resume."""
+    values = {step: {"loss": loss} for step, loss in enumerate([1.0, 0.5, 0.7, 0.6, 0.55, 0.5, 0.4], 1)}
+    for max_steps in [*pauses, 7]:
+        trainer = Toy(
+            [Values(values), EarlyStoppingHook(patience=3), CheckpointingHook(interval=1)], max_steps, tmp_path
+        )
+        trainer.train()
+    assert trainer.step == 5
+    assert "0.5 (step 2)" in str(trainer.state.stop_reason)
