@@ -1,7 +1,6 @@
 """What a job does after a signal, by what a real SLURM said of it then."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -9,10 +8,8 @@ from launcher.run.folder import RunFolder
 from launcher.slurm.causes import Budget, cause_of, decide
 from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import parse_job
+from support.scripted_slurm import ANSWERS
 
-SAID = dict(
-    block.split("\n", 1) for block in Path(__file__).with_name("scontrol.txt").read_text().split("## ")[1:]
-)  # name -> line
 TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 NEVER = Budget(max_preemptions=0, max_timeouts=0)
 
@@ -36,7 +33,7 @@ NEVER = Budget(max_preemptions=0, max_timeouts=0)
     ],
 )
 def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
-    found = cause_of(parse_job(SAID[what]), signum, restarts=0)
+    found = cause_of(parse_job(ANSWERS[what]), signum, restarts=0)
     assert found == cause
     assert decide(found, Budget(), before=1000).action == action
     refused = decide(found, NEVER, before=0)
@@ -44,7 +41,7 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
 
 
 def test_a_second_start_is_no_requeue():
-    info = parse_job(SAID["started again, not touched"])
+    info = parse_job(ANSWERS["started again, not touched"])
     assert cause_of(info, TERM, restarts=0) == "requeued"
     assert cause_of(info, TERM, restarts=1) == "ended by hand"
 

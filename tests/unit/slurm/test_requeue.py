@@ -1,0 +1,154 @@
+"""What a run does after a signal inside a SLURM job, against a scripted `scontrol`."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from launcher.run import signals
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+from launcher.slurm.causes import Budget
+from launcher.slurm.journal import Journal
+from launcher.slurm.requeue import Requeue, guarded
+from support.scripted_slurm import ScriptedSlurm
+
+TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    return slurm
+
+
+@pytest.fixture
+def folder(slurm: ScriptedSlurm, tmp_path: Path) -> RunFolder:
+    """A run that a signal has just stopped in job 6, its state saved."""
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none")
+    record.end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
+    return folder
+
+
+def leave(folder: RunFolder, signum: int = TERM, budget: Budget | None = None, restarts: int = 0) -> SystemExit:
+    policy = Requeue(folder, "6", budget or Budget(), sleep=lambda seconds: None)
+    policy.restarts = restarts
+    return policy.leave(signals.Stop(signum))
+
+
+def state(folder: RunFolder) -> tuple[str, str]:
+    record = json.loads(folder.record_path.read_text())
+    return record["state"], record["attempts"][-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "signum", "code", "requeues", "outcome"),
+    [
+        ("preempted, with a grace", TERM, 143, True, ("preempted", "preempted, requeued")),
+        ("preempted without a grace, CANCEL", TERM, 143, True, ("preempted", "preempted, requeued")),
+        ("preempted without a grace, REQUEUE", TERM, 143, False, ("preempted", "requeued by SLURM")),
+        ("warned of the time limit", USR2, 128 + USR2, True, ("preempted", "timed out, requeued")),
+        ("at its time limit", TERM, 143, True, ("preempted", "timed out, requeued")),
+        ("cancelled", TERM, 143, False, ("cancelled", "the SLURM job was cancelled")),
+        ("killed by hand", TERM, 143, False, ("preempted", None)),
+        ("an allocation", USR2, 128 + USR2, False, ("preempted", None)),
+    ],
+)
+def test_after_a_signal(slurm, folder, answer, signum, code, requeues, outcome):
+    slurm.answer(answer)
+    assert leave(folder, signum).code == code
+    assert ("requeue 6" in slurm.calls) == requeues
+    assert state(folder) == outcome
+
+
+def test_a_preemption_that_shows_late_is_waited_for(slurm, folder):
+    slurm.answer("killed by hand", "preempted, with a grace")
+    assert leave(folder).code == 143
+    assert slurm.calls[:3] == ["show job", "show job", "requeue 6"]
+
+
+def test_a_refused_requeue_fails_the_run(slurm, folder):
+    slurm.answer("preempted, with a grace")
+    slurm.refuse("Requested operation is presently disabled for job 6")
+    assert leave(folder).code == 1
+    outcome, reason = state(folder)
+    assert outcome == "failed" and "could not be requeued: scontrol requeue failed: Requested operation" in reason
+
+
+def test_a_requeue_that_slurm_did_first_is_no_failure(slurm, folder):
+    slurm.answer("preempted, with a grace", "preempted without a grace, REQUEUE")
+    slurm.refuse("Job is pending execution")
+    assert leave(folder).code == 143
+    assert state(folder)[0] == "preempted"
+
+
+def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
+    slurm.answer("preempted, with a grace")
+    assert leave(folder, budget=Budget(max_preemptions=0)).code == 1
+    outcome, reason = state(folder)
+    assert outcome == "failed" and "dispatch.max_preemptions=0" in reason and "requeue 6" not in slurm.calls
+
+
+def test_only_requeues_for_the_same_cause_count(slurm, folder):
+    for _ in range(2):
+        Journal(folder, "6").requeue("timed out", 4)
+    slurm.answer("preempted, with a grace")
+    assert leave(folder, budget=Budget(max_preemptions=1, max_timeouts=1)).code == 143
+    slurm.answer("preempted, with a grace")
+    assert leave(folder, budget=Budget(max_preemptions=1)).code == 1
+
+
+def test_slurm_that_does_not_answer(slurm, folder):
+    slurm.stop_answering()
+    slept: list[float] = []
+    policy = Requeue(folder, "6", Budget(), sleep=slept.append)
+    assert policy.leave(signals.Stop(TERM)).code == 1
+    assert slept and "requeue 6" not in slurm.calls
+
+
+def test_restarts_without_progress_end(slurm, folder):
+    policy = Requeue(folder, "6", Budget(max_fruitless_restarts=2), sleep=lambda seconds: None)
+    for _ in range(3):
+        policy.begin()
+    with pytest.raises(SystemExit) as end:
+        policy.begin()
+    assert end.value.code == 1 and "3 times in a row without a new checkpoint" in state(folder)[1]
+
+
+def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
+    slurm.answer("preempted, with a grace")
+    with pytest.raises(signals.Stop):
+        Requeue(folder, "6", Budget()).begin()
+
+
+def test_a_completed_run_does_not_ask(slurm, folder):
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
+    record.progress(10, force=True)
+    record.end_attempt("completed", end_step=10, exit_code=0)
+    Requeue(folder, "6", Budget()).begin()
+    assert slurm.calls == []
+
+
+@pytest.mark.parametrize(("signum", "requeues"), [(TERM, True), (INT, False)])
+def test_work_is_guarded(slurm, folder, signum, requeues):
+    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {"max_preemptions": None}})
+
+    def work() -> None:
+        slurm.answer("preempted, with a grace")
+        raise signals.Stop(signum)
+
+    with pytest.raises(signals.Stop) as stop:
+        guarded(config, work)
+    assert stop.value.code == 128 + signum and ("requeue 6" in slurm.calls) == requeues
+
+
+def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_NODELIST")
+    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {}})
+    assert guarded(config, lambda: 7) == 7 and slurm.calls == []

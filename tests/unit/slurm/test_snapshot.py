@@ -1,0 +1,59 @@
+"""A copy of the code as it was at submission."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.slurm.snapshot import take
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a committed file, a changed one, a file that git does not track, and a link."""
+    top = tmp_path / "repository"
+    (top / "src" / "package").mkdir(parents=True)
+    (top / "src" / "package" / "code.py").write_text("VERSION = 1\n")
+    (top / "a name.txt").write_text("text")
+    (top / "link").symlink_to("a name.txt")
+    git(top, "init", "-q")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "first")
+    (top / "src" / "package" / "code.py").write_text("VERSION = 2\n")
+    (top / "scratch.txt").write_text("not tracked")
+    monkeypatch.chdir(top / "src")
+    return top
+
+
+def test_the_working_tree_is_copied(repository, tmp_path):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    lines = take(folder)
+    assert (folder / "code" / "src" / "package" / "code.py").read_text() == "VERSION = 2\n"
+    assert os.readlink(folder / "code" / "link") == "a name.txt"
+    assert not (folder / "code" / "scratch.txt").exists()
+    saved = json.loads((folder / "snapshot.json").read_text())
+    assert saved["dirty"] is True and saved["untracked"] == ["scratch.txt"] and len(saved["commit"]) == 40
+    assert "+VERSION = 2" in (folder / "code.diff").read_text()
+    script = "\n".join([*lines, 'echo "$PYTHONPATH"'])
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(["sh", "-c", script], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.strip().split(os.pathsep) == [str(folder / "code" / "src"), str(folder / "code")]
+
+
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_without_a_commit_it_is_refused(tmp_path, monkeypatch, is_repository):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    if is_repository:
+        git(tmp_path, "init", "-q")
+    with pytest.raises(ConfigError, match=r"dispatch\.snapshot=true: .*take dispatch\.snapshot=false"):
+        take(tmp_path)
