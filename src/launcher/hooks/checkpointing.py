@@ -270,9 +270,9 @@ class CheckpointingHook(BaseHook):
         if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
             self._improved = True
             trainer.logger.info(
-                "Step %d: %s %.6g is the best so far%s.",
+                "Step %d: %s %.5g is the best so far%s.",
                 trainer.step, self.best.metric, self.best.value,
-                "" if before is None else f" (before: {before:.6g} at step {at})",
+                "" if before is None else f" (before: {before:.5g} at step {at})",
             )  # fmt: skip
 
     def on_step_boundary(self, trainer: TrainerView) -> None:

@@ -31,6 +31,11 @@ class LoggingHook(StatsHook):
             records["grad_norm"] = stats.grad_norm
         if stats.max_memory is not None:
             records["max_memory"] = stats.max_memory
+        if stats.unexplained:
+            trainer.logger.warning(
+                "Step %d: the loss was not finite in %d of the last %d steps, although the gradient was.",
+                trainer.step, stats.unexplained, stats.steps,
+            )  # fmt: skip
         trainer.log({"train": records})
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

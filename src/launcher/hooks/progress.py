@@ -1,28 +1,35 @@
-"""How far training is: a bar on a terminal, plain lines elsewhere."""
+"""The progress of training: a bar on a terminal, plain lines elsewhere."""
 
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 from launcher.hooks.base import TrainerView
-from launcher.hooks.records import format_records
+from launcher.hooks.records import format_records, show
 from launcher.hooks.stats import Stats, StatsHook
 from launcher.run import ranks
+from launcher.run.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
+
+MARGIN = 4
+"""Columns that the bar leaves free: a terminal echoes ^C behind it, and a line that wraps cannot be erased."""
+WIDE = 80
+"""From this many columns on, a bar is drawn beside the percentage."""
+REFRESH = 0.1
+"""Seconds between two drawings of the bar, at least."""
 
 
 class ProgressHook(StatsHook):
-    """`Step 100/1000: step 0.0512s data 0.0003s eta 0:00:46 loss 2.4131 grad_norm 0.9121 lr_0 1.00e-03 | records`
+    """`Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data 0.0003s | records`
 
     Args:
         interval: in optimizer steps.
         with_records: add what `forward` records.
         sync: means over all ranks; else those of rank 0.
-        eta_warmup: steps that do not count for the estimate, since the first ones are slower.
-        show_units: write `s` and `GiB`.
-        live: a bar that moves, on a terminal; None: where standard output is one.
+        eta_warmup: first steps that do not count for the estimate, since they are slower.
+        show_units: write `steps/s`, `s` and `GiB`.
+        live: draw a bar; None: where standard output is a terminal that can redraw a line.
     """
 
     def __init__(
@@ -38,15 +45,15 @@ class ProgressHook(StatsHook):
         super().__init__(self._show, interval, sync)
         self.with_records, self.eta_warmup, self.show_units, self.live = with_records, eta_warmup, show_units, live
         self._clock = clock
-        self._bar: Any = None
+        self._bar: _Bar | None = None
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
-        if self._shows and (sys.stdout.isatty() if self.live is None else self.live):
-            self._bar = _Bar(trainer.step, trainer.max_steps)
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
+        if self._shows and (is_live_terminal() if self.live is None else self.live):
+            self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._timed_from is None and trainer.step - self._first >= self.eta_warmup:
@@ -54,7 +61,7 @@ class ProgressHook(StatsHook):
         super().on_after_step(trainer)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
-        if self._timed_from is None or trainer.step == self._timed_from[0]:
+        if self._timed_from is None or trainer.step == self._timed_from[0] or trainer.is_last_step:
             return None
         step, then = self._timed_from
         each = (self._clock() - then) / (trainer.step - step)
@@ -63,50 +70,92 @@ class ProgressHook(StatsHook):
     def _show(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:
             return
-        line = self.line(trainer.step, trainer.max_steps, stats, self._eta(trainer))
+        parts = self.parts(stats, self._eta(trainer))
+        step, total = trainer.step, trainer.max_steps
         if self._bar is not None:
-            self._bar.update(trainer.step, line.split(": ", 1)[1])
-        else:
+            self._bar.update(step, parts)
+        line = f"Step {step:>{len(str(total))}}/{total}: {step / total:.0%} " + " ".join(parts)
+        if self.with_records and stats.records:
+            line += " | " + format_records(stats.records)
+        if self._bar is None:
             trainer.logger.info(line)
+        elif trainer.is_last_step:
+            self._close()
+            trainer.logger.info(line)
+        else:
+            file_only(trainer.logger, line)
 
-    def line(self, step: int, max_steps: int, stats: Stats, eta: timedelta | None) -> str:
+    def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
+        """What a line shows, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        parts = [f"step {stats.step_time:.4f}{s}", f"data {stats.data_time:.4f}{s}"]
+        rates = list(stats.learning_rates.values())
+        parts = [f"loss {show(stats.loss, 4)}"]
+        if len(set(rates)) == 1:
+            parts.append(f"lr {rates[0]:.3g}")
+        else:
+            parts += [f"lr_{i} {rate:.3g}" for i, rate in enumerate(rates)]
+        parts.append(self._speed(stats.step_time))
         if eta is not None:
             parts.append(f"eta {eta}")
+        if stats.grad_norm is not None:
+            parts.append(f"grad_norm {show(stats.grad_norm, 4)}")
+        parts.append(f"data {stats.data_time:.4f}{s}")
         if stats.max_memory is not None:
             parts.append(f"mem {stats.max_memory:#.3g}{gib}")
-        parts.append(f"loss {stats.loss:.4f}")
-        if stats.grad_norm is not None:
-            parts.append(f"grad_norm {stats.grad_norm:.4f}")
-        parts += [f"lr_{i} {rate:.2e}" for i, rate in enumerate(stats.learning_rates.values())]
-        text = f"Step {step:>{len(str(max_steps))}}/{max_steps}: " + " ".join(parts)
-        if self.with_records and stats.records:
-            text += " | " + format_records(stats.records)
-        return text
+        return parts
+
+    def _speed(self, seconds: float) -> str:
+        per_second = 1 / max(seconds, 1e-9)
+        if not self.show_units:
+            return f"speed {_short(per_second)}"
+        return f"{_short(per_second)} steps/s" if seconds < 1 else f"{_short(seconds)} s/step"
 
     def on_close(self, trainer: TrainerView) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def fitted(step: int, total: int, parts: list[str], width: int) -> str:
+    """The line of a bar in at most `width` columns: parts that do not fit are left out."""
+    share = step / total
+    line = f"{step}/{total} {share:.0%}"
+    if width >= WIDE - MARGIN:
+        done = round(16 * share)
+        line = f"{step}/{total} {'━' * done}{'╌' * (16 - done)} {share:.0%}"
+    for part in parts:
+        if len(line) + 1 + len(part) <= width:
+            line += " " + part
+    return line[:width]
+
+
 class _Bar:
-    """A line that is redrawn in place; log records print above it."""
+    """A line that is redrawn in place. Log records print above it; closing erases it."""
 
-    def __init__(self, step: int, max_steps: int):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # 0.1 s, on a terminal alone
+    def __init__(self, step: int, total: int, clock: Callable[[], float]):
+        from rich.live import Live  # 0.1 s, on a terminal alone
 
-        from launcher.run.logs import console
+        self._line, self._clock, self._drawn_at = (step, total, list[str]()), clock, -REFRESH
+        self._live = Live(self, console=console(), auto_refresh=False, transient=True)
+        self._live.start(refresh=True)
 
-        self._progress = Progress(
-            BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[line]}"), console=console()
-        )
-        self._task = self._progress.add_task("train", total=max_steps, completed=step, line="")
-        self._progress.start()
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.text import Text
 
-    def update(self, step: int, line: str) -> None:
-        self._progress.update(self._task, completed=step, line=line)
+        yield Text(fitted(*self._line, max(options.max_width - MARGIN, 10)), no_wrap=True)
+
+    def update(self, step: int, parts: list[str]) -> None:
+        self._line = (step, self._line[1], parts)
+        if (now := self._clock()) - self._drawn_at >= REFRESH:
+            self._drawn_at = now
+            self._live.refresh()
 
     def close(self) -> None:
-        self._progress.stop()
+        self._live.stop()

@@ -1,5 +1,6 @@
 """Averages over the steps of an interval: what progress and logging share."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,13 @@ class Stats:
     max_memory: float | None
     records: Records
     learning_rates: dict[str, float]
-    """Of the last step, before the scheduler moved them on; by group name or `group_<i>`."""
+    """Those that the last step was taken with; by group name or `group_<i>`."""
+    unexplained: int
+    """Steps on this rank whose loss was not finite although the gradient was, so that nothing was skipped."""
 
 
 class StatsHook(BaseHook):
-    """Collects each step's tensors as they are and reads them once an interval: until then the device is not asked.
+    """Collects each step's tensors and reads them once an interval: until then the host does not wait for the device.
 
     Args:
         report: called with the trainer and the means, after every `interval` steps and after the last.
@@ -49,13 +52,6 @@ class StatsHook(BaseHook):
         self._times: list[tuple[float, float]] = []
         self._retries = 0
         self._memory: list[float] = []
-
-    def on_before_step(self, trainer: TrainerView) -> None:
-        self._groups = trainer.optimizer.param_groups
-        # The scheduler moves the rates on within the step; a deferred skip is settled before the update.
-        if (trainer.step % self.interval == 0) or trainer.step == trainer.max_steps:
-            trainer.settle()
-        self._rates = [group["lr"] for group in self._groups]
 
     def on_after_step(self, trainer: TrainerView) -> None:
         info = trainer.step_info
@@ -77,9 +73,10 @@ class StatsHook(BaseHook):
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
+        groups, rates = trainer.optimizer.param_groups, trainer.step_info["lr"]
         self.learning_rates = {
             str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(zip(self._groups, self._rates, strict=False))
+            for i, (group, rate) in enumerate(zip(groups, rates, strict=False))  # a group may have been added since
         }
         stats = self._mean()
         self._clear()
@@ -87,9 +84,14 @@ class StatsHook(BaseHook):
 
     def _mean(self) -> Stats:
         steps = len(self._times)
+        losses, norms = _numbers(self._losses), _numbers(self._norms)
+        unexplained = sum(
+            not math.isfinite(loss) and math.isfinite(norm)
+            for loss, norm in zip(losses, norms or [0.0] * len(losses), strict=False)
+        )
         values: dict[str, Any] = {
-            "loss": _mean(self._losses),
-            "grad_norm": _mean(self._norms) if self._norms else None,
+            "loss": sum(losses) / len(losses),
+            "grad_norm": sum(norms) / len(norms) if norms else None,
             "step_time": sum(step for step, _ in self._times) / steps,
             "data_time": sum(data for _, data in self._times) / steps,
             "retries": self._retries / steps,
@@ -101,10 +103,10 @@ class StatsHook(BaseHook):
             values = _over_ranks(ranks.all_gather(values))
         return Stats(
             steps, values["loss"], values["grad_norm"], values["step_time"], values["data_time"], values["retries"],
-            values["memory"], values["records"], dict(self.learning_rates),
+            values["memory"], values["records"], dict(self.learning_rates), unexplained,
         )  # fmt: skip
 
-    # What an interrupted interval has gathered goes on in the next attempt, so that its means are the same.
+    # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self) -> dict[str, Any]:
         return {
             "losses": _numbers(self._losses),
@@ -122,14 +124,11 @@ class StatsHook(BaseHook):
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    return [float(value) for value in values]
-
-
-def _mean(values: list[Any]) -> float:
-    # In double on the host: the same whether some of them were restored from a checkpoint or not.
+    """On the host, in double: the same whether some were restored from a checkpoint or not."""
     if values and all(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
-        return sum(torch.stack([value.float() for value in values]).tolist()) / len(values)
-    return sum(map(float, values)) / len(values)
+        numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
+        return numbers
+    return [float(value) for value in values]
 
 
 def _over_ranks(gathered: list[dict[str, Any]]) -> dict[str, Any]:

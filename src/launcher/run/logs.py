@@ -52,10 +52,23 @@ def prepare_streams() -> None:
             setattr(sys, name, _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True))
 
 
+def is_live_terminal() -> bool:
+    """Whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def file_only(logger: logging.Logger, line: str) -> None:
+    """Log a line to the run's file: on the screen a live bar shows the same. Nothing is logged without such a file."""
+    if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
+        logger.info(line, extra={"file_only": True})
+
+
 class _TerminalHandler(logging.Handler):
     """Prints through the rich console, above a live bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "file_only", False):
+            return
         try:
             console().print(self.format(record), markup=False, highlight=False, soft_wrap=True)
         except Exception:

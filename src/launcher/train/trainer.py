@@ -290,6 +290,8 @@ class BaseTrainer:
     def _attempt(self) -> StepResult:
         self._accumulate()
         self.settle()
+        rates = (group["lr"] for group in self.optimizer.param_groups)  # the scheduler changes a tensor in place
+        self.step_info["lr"] = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
         self._agreement.begin(signals.received())
         return self.strategy.step()
 

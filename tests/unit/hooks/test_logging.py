@@ -1,9 +1,41 @@
-from pathlib import Path
+"""What is logged of a step: the learning rate it was taken with, losses that are not finite, numbers of any kind."""
 
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 
 from launcher import LoggingHook
-from support.toy import Recorder, Toy
+from support.toy import GOOD, Recorder, Toy
+
+
+class Odd(Toy):
+    """The learning rate is a tensor; in step 2 the loss is infinite and its gradient is not."""
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=torch.tensor(0.1))
+
+    def build_lr_scheduler(self) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+
+    def forward(self, input: torch.Tensor) -> Any:
+        loss, _ = super().forward(input)
+        offset = math.inf if self.step == 2 and self.model.training else 0.0
+        return loss + offset, {"f": np.float32(0.5), "none": None, "sometimes": None if self.step == 1 else 3}
+
+
+def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    Odd([LoggingHook(1), recorder], 3, tmp_path, [GOOD], gradient_accumulation_steps=2).train()
+    logged = [records["train"] for _, records in recorder.records]
+    assert [line["lr"]["group_0"] for line in logged] == pytest.approx([0.1, 0.05, 0.025])
+    assert [line["f"] for line in logged] == [0.5] * 3 and not any("none" in line for line in logged)
+    assert [line.get("sometimes") for line in logged] == [None, 3, 3]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["Step 2: the loss was not finite in 1 of the last 1 steps, although the gradient was."]
 
 
 def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:

@@ -1,19 +1,89 @@
-import logging
+"""The progress of training, as a person sees it."""
+
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from launcher import ProgressHook
+from launcher import BaseHook, ProgressHook
+from launcher.hooks.progress import fitted
+from launcher.hooks.stats import Stats
+from launcher.run import logs, signals
+from support.terminal import in_terminal, screen
 from support.toy import Toy
 
+STATS = Stats(1, 0.0000123, 0.5, 0.05, 0.001, 0.0, None, {}, {"a": 1e-3, "b": 1e-3}, 0)
 
-def test_progress_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+
+def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     ticks = iter(range(1000))
     hook = ProgressHook(interval=2, with_records=True, eta_warmup=1, live=False, clock=lambda: float(next(ticks)))
     Toy([hook], 5, tmp_path).train()
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Step")]
-    assert [line.split(":")[0] for line in lines] == ["Step 2/5", "Step 4/5", "Step 5/5"]
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Step")]
+    assert [line.partition(" loss")[0] for line in lines] == ["Step 2/5: 40%", "Step 4/5: 80%", "Step 5/5: 100%"]
     assert "eta 0:00:03" in lines[0], "one tick a step"
-    for word in ("step 0.", "data 0.", "loss ", "grad_norm ", "lr_0 5.00e-02", "| size 4.000 aux/l "):
+    for word in ("loss ", " lr 0.05 ", " steps/s ", "grad_norm ", "data 0.", "| size 4.000 aux/l "):
         assert word in lines[0]
+
+
+def test_the_most_important_comes_first_and_keeps_its_digits() -> None:
+    parts = ProgressHook().parts(STATS, None)
+    assert parts == ["loss 1.230e-05", "lr 0.001", "20 steps/s", "grad_norm 0.5000", "data 0.0010s"]
+    assert ProgressHook(show_units=False).parts(STATS, None)[2:] == ["speed 20", "grad_norm 0.5000", "data 0.0010"]
+    slow = Stats(1, 1.0, None, 2.5, 0.0, 0.0, None, {}, {"a": 1e-3, "b": 0.5}, 0)
+    assert ProgressHook().parts(slow, None)[1:4] == ["lr_0 0.001", "lr_1 0.5", "2.5 s/step"]
+
+
+@given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))
+def test_a_bar_never_exceeds_its_width(step: int, more: int, width: int) -> None:
+    total = max(1, step + more)
+    line = fitted(step, total, ProgressHook().parts(STATS, None), width)
+    assert len(line) <= width and (width < 24 or line.startswith(f"{step}/{total} "))
+
+
+class Slow(BaseHook):
+    """Waits at the second step until a signal comes."""
+
+    def on_after_step(self, trainer: object) -> None:
+        while getattr(trainer, "step", 0) == 2 and not signals.received():
+            pass
+
+
+def train(folder: Path, hooks: list[BaseHook]) -> None:
+    """In a fork, on a terminal."""
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
+    logs._console = None
+    logs.setup_logging(folder / "log")
+    signals.install()
+    clock = iter(range(1000))
+    Toy([ProgressHook(clock=lambda: float(next(clock))), *hooks], 3, folder).train()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
+    code, output = in_terminal(lambda: train(tmp_path, []), width)
+    assert code == 0, output
+    assert "2/3" in output and "67% loss " in output and " lr 0.05" in output
+    assert ("━" in output) == (width >= 80)
+    shown = "".join(screen(output, width))
+    assert shown.count("%") == 1 and "Step 3/3: 100% loss" in shown, "a log line alone is left"
+    assert "Step 2/3: 67%" in (tmp_path / "log").read_text(), "the file has the lines that the bar showed"
+
+
+def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
+    code, output = in_terminal(lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 67% loss", b"\x03"))
+    assert code == 130 and "^C" in output
+    shown = screen(output, 40)
+    assert not any("%" in line or "^C" in line for line in shown), shown
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_terminals_that_can_do_less(tmp_path: Path, environment: dict[str, str]) -> None:
+    _, output = in_terminal(lambda: train(tmp_path, []), 80, environment)
+    if environment.get("TERM") == "dumb":
+        assert "\x1b" not in output and "Step 1/3: 33%" in output and "Step 2/3: 67%" in output
+    else:
+        assert "\x1b[3" not in output and "━" in output
