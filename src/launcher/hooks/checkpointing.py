@@ -73,6 +73,9 @@ class CheckpointingHook(BaseHook):
     ):
         if interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")
+        for name, number in (("keep_previous", keep_previous), ("keep_interval", keep_interval)):
+            if number < 0:
+                raise ValueError(f"{name}={number}: must be 0 or more.")
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         self.interval = interval

@@ -1,4 +1,4 @@
-"""The composition root: configuration -> parts -> trainer. The only file that knows them all."""
+"""Builds a trainer from a configuration. The only module that knows all parts."""
 
 import inspect
 import logging
@@ -23,8 +23,8 @@ from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
+from launcher.train.composed import Trainer
 from launcher.train.startup import skip_dynamo_import
-from launcher.train.trainer import Trainer
 
 logger = logging.getLogger("launcher")
 
@@ -32,14 +32,14 @@ logger = logging.getLogger("launcher")
 def build_trainer(
     config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
 ) -> Trainer:
-    """The trainer of a configuration, its parts built, nothing of it written yet.
+    """Build the trainer of a configuration, with all its parts. Nothing is written yet.
 
     Args:
-        extra_hooks: they come before the configured ones.
-        to_train: False for a look at the model alone: an optimizer without state, no schedule.
+        extra_hooks: placed before the configured ones.
+        to_train: False to use the model only: no optimizer state, no schedule.
 
     Raises:
-        ConfigError: a part cannot be had from what the configuration says.
+        ConfigError: a part cannot be built from the configuration.
     """
     settings = config.trainer
     set_deterministic(settings.deterministic)
@@ -75,10 +75,7 @@ def build_trainer(
         ),
         precision=precision,
         max_steps=settings.max_steps,
-        grad_clip=settings.max_grad_norm,
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
-        gradient_accumulation_steps=plan.grad_accum_steps,
-        no_sync_accumulate=settings.no_sync_accumulate,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,
         workspace=folder.path,
@@ -93,10 +90,10 @@ def build_trainer(
 
 
 def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
-    """What torch.compile is told; None: nothing is compiled.
+    """The arguments of torch.compile; None: nothing is compiled.
 
     Raises:
-        ConfigError: there is no such backend, or no whole graph to be had.
+        ConfigError: an unknown backend, or a combination that is not supported.
     """
     if given is False:
         return None
@@ -105,17 +102,17 @@ def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, A
     if backend not in backends:
         raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
     if options.get("mode", "default") != "default" and backend != "inductor":
-        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; take default.")
+        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; use default.")
     if options.get("fullgraph") and not strategy.compiles_whole:
         raise ConfigError(
-            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
-            "graph; take false, or strategy=none."
+            f"trainer.compile.fullgraph=true: strategy={strategy.name} runs between the model's blocks, which breaks "
+            "the graph; use false, or strategy=none."
         )
     return options
 
 
 def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:
-    """The strategy on its device, and how a step is made."""
+    """The strategy on its device, the precision, and the plan of a step."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(config, ranks.world_size, precision)
@@ -128,7 +125,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     """Divide the global batch over ranks and micro-batches.
 
     Raises:
-        ConfigError: it does not divide.
+        ConfigError: the batch does not divide.
     """
     settings, batch = config.trainer, config.data.batch_size
     if fault := batch_fault(batch, settings.micro_batch_size, world_size):
@@ -138,7 +135,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
-        retry_non_finite=settings.max_non_finite_grad_retries is not None and not precision.needs_scaler,
+        retry_non_finite=precision.retries(settings.max_non_finite_grad_retries),
         recompute_every={"none": 0, "full": 1}.get(
             settings.activation_checkpointing, settings.activation_checkpointing
         ),
@@ -148,8 +145,8 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
 
 
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the configured factory: with the model if that is the name of its first parameter, else with the trainable
-    parameters, as torch's own optimizers take them."""
+    """Call the configured factory with the model if its first parameter is called `model`, else with the trainable
+    parameters, as for torch's own optimizers."""
     factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
     target = getattr(factory, "func", factory)
     first = next(iter(inspect.signature(target).parameters))
@@ -157,7 +154,7 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
         return factory(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; take another model.")
+        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; use another model.")
     return factory(parameters)
 
 
@@ -166,7 +163,7 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _hooks(config: DictConfig) -> list[BaseHook]:
-    """Those of `hooks`, then the trackers."""
+    """The hooks of `hooks`, then the trackers."""
     nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
     hooks: list[BaseHook] = [instantiate(node) for node in nodes]
     if config.run.init_from is not None:
@@ -176,11 +173,11 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
 
 
 def resolved_yaml(config: DictConfig) -> str:
-    """The configuration as it is trained with, interpolations filled in; `hydra` left out."""
+    """The resolved configuration without `hydra`."""
     plain = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "hydra"}  # type: ignore[union-attr]
     return OmegaConf.to_yaml(OmegaConf.create(plain))
 
 
 def code_state() -> dict[str, Any]:
-    """The code's commit and the libraries' versions, for the drift report of a later resume."""
+    """The code's commit and the versions of libraries; a later resume reports what has changed."""
     return {"git": git_state(Path.cwd()), "versions": versions()}
