@@ -51,7 +51,7 @@ def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
         assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
-def test_its_checkpoint_is_of_use(root: Path, whole: Path) -> None:
+def test_its_checkpoint_can_be_evaluated_exported_and_loaded(root: Path, whole: Path) -> None:
     for job in ("evaluate", "export"):
         with Command(f"paths.outputs={whole}", *PAIR, f"job={job}") as command:
             assert command.wait() == 0, command.output
@@ -84,7 +84,7 @@ def test_without_the_package(tmp_path: Path) -> None:
         (("strategy.config_file={folder}/ds.json",), "DeepSpeed refuses it: "),
     ],
 )
-def test_what_cannot_be_had_is_refused(tmp_path: Path, overrides: tuple[str, ...], sentence: str) -> None:
+def test_unsupported_options_are_refused(tmp_path: Path, overrides: tuple[str, ...], sentence: str) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 7}}')
     given = [one.format(folder=tmp_path) for one in overrides]
     refused = launch(tmp_path / "outputs", *TINY, *given)

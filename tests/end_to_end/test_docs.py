@@ -15,7 +15,7 @@ from support import python
 from support.paths import ROOT
 
 
-def test_the_subclass_example_runs_and_goes_on(tmp_path: Path) -> None:
+def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(code)
     for said in ("Step 100/100", "Resuming from runs/demo/checkpoints/step-00000100"):
@@ -31,7 +31,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_what_a_page_shows_is_what_one_sees(page: Path, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     """The commands of a page one after the other in one folder. Their output is as shown, where `...` stands for
     anything: alone for any lines, within a line for any of its text."""
     shell = {

@@ -87,7 +87,7 @@ def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- failing in a run
-def test_training_goes_on_and_tries_again(tmp_path: Path) -> None:
+def test_training_continues_and_retries(tmp_path: Path) -> None:
     faults = (("open", "EACCES"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
     hooks = [broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults, 2)]
     done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9")
@@ -317,7 +317,7 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
     assert (tmp_path / "corrupt-step-00000003").is_dir()
 
 
-def test_nothing_is_pruned_for_a_new_one_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_pruned_for_an_invalid_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path)
     writer = saver(store)
     writer.save(payload(1, torch.ones(3)), wait=True)

@@ -94,7 +94,7 @@ def pins():
 
 
 @pytest.mark.parametrize("extra", [None, *EXTRAS])
-def test_what_is_asked_for_has_a_tested_version(extra):
+def test_each_dependency_has_a_tested_version(extra):
     for text in PROJECT["dependencies"] if extra is None else EXTRAS[extra]:
         requirement = Requirement(text)
         if requirement.name == PROJECT["name"]:

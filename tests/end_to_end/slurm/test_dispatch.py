@@ -57,7 +57,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert "is complete already" in (folder / "logs" / f"slurm-{job}.log").read_text()
 
 
-def test_a_sweep_is_an_array_in_chunks_and_goes_on_where_it_stands(plain_cluster, tmp_path):
+def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     lab = plain_cluster  # without sacct; its MaxArraySize allows two tasks
     words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.partition=main"]
     first = lab.launcher(*words, "dispatch.wait=true", "-m", "seed=0,1")

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
-def test_a_run_goes_on_as_if_nothing_had_happened(happened, incident, undisturbed):
+def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbed):
     outputs, future = happened[incident.name]
     job, step, final = future.result(timeout=LONGEST)
     attempts = record(outputs)["attempts"]
@@ -45,7 +45,7 @@ def test_a_run_goes_on_as_if_nothing_had_happened(happened, incident, undisturbe
         assert incident.at_once or 0 < after["start_step"] < after["end_step"]
 
 
-def test_tasks_of_an_array_each_go_on(cluster, tmp_path, undisturbed):
+def test_each_task_of_an_array_resumes(cluster, tmp_path, undisturbed):
     lab = cluster
     place = ["dispatch.partition=preempt", "+dispatch.sbatch.nodelist=node4"]
     job = lab.submit(tmp_path, *place, "-m", "seed=0,1")

@@ -40,7 +40,7 @@ def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, wher
     assert (run["state"], run["world_size"], len(run["attempts"])) == ("completed", 2, 1)
 
 
-def test_a_preempted_job_of_hydras_submitit_launcher_goes_on(cluster, tmp_path, undisturbed):
+def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, undisturbed):
     lab = cluster
     place = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=preempt", "hydra.launcher.timeout_min=60"]
     process = subprocess.Popen(

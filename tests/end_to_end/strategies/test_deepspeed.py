@@ -143,7 +143,7 @@ def test_options_that_change_no_number(found: dict[str, list[Any]], name: str) -
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_answer_one_rank_s_infinity_alike(found: dict[str, list[Any]], name: str) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(found: dict[str, list[Any]], name: str) -> None:
     first, second = found[name]
     for key in ("skipped", "samples", "losses"):
         assert str(first[key]) == str(second[key])

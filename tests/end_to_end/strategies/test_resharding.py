@@ -74,7 +74,7 @@ def test_tensors_are_equal_to_the_bit(
         assert (rank["step"], rank["samples"], rank["last"]) == (STEPS, STEPS * 12, STEPS + 1)
 
 
-def test_all_go_on_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
+def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
     """Of the whole batch each sample is some rank's, once, however many ranks there were and are."""
     sets = {pair: sorted(sample for rank in ranks for sample in rank["taken"]) for pair, ranks in read.items()}
     last = sets.pop(CHAIN)

@@ -131,7 +131,7 @@ def test_what_does_not_go_together_is_refused(alone: dict[str, Any], overrides: 
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_answer_one_rank_s_infinity_alike(found: dict[str, list[Any]], name: str) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(found: dict[str, list[Any]], name: str) -> None:
     first, second = found[name]
     for key in ("skipped", "samples", "scale", "losses"):
         assert str(first[key]) == str(second[key])

@@ -34,7 +34,7 @@ def elsewhere(store: RemoteStore) -> RemoteStore:
     return RemoteStore(store.root, store.url)
 
 
-def test_another_machine_goes_on(tmp_path: Path, url: str) -> None:
+def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
     store = RemoteStore(tmp_path / "here", url)
     assert store.newest_valid() is None
     for step in (1, 2, 3, 4):
@@ -79,7 +79,7 @@ def test_only_damaged_ones_are_an_error(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a-new-step", "the-same-step"])
-def test_an_upload_that_ends_anywhere_leaves_a_whole_one(
+def test_an_upload_that_ends_anywhere_leaves_a_valid_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """At every call that changes something there: afterwards the newest is the one before or the new one."""

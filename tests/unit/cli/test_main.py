@@ -129,7 +129,7 @@ def test_broken_yaml_of_the_users_is_named(folder: Path, capsys: pytest.CaptureF
     assert "broken.yaml" in error and "Traceback" not in error
 
 
-def test_flags_may_stand_among_the_overrides() -> None:
+def test_flags_may_be_among_the_overrides() -> None:
     arguments = read(["seed=1", "-m", "model=gpt,mlp", "--config-dir", "conf", "device=cpu"])
     assert arguments.multirun and arguments.config_dir == "conf"
     assert arguments.overrides == ["seed=1", "model=gpt,mlp", "device=cpu"]
@@ -192,7 +192,9 @@ def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert (folder / "outputs" / "7" / "12345e67").is_dir()
 
 
-def test_the_configuration_of_the_wheel_composes_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_the_wheel_composes_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Installed, `conf/` is a package inside `launcher`; here a copy of it stands for that."""
     import shutil
 

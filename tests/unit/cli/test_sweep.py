@@ -38,7 +38,7 @@ def test_a_job_of_a_sweep_is_the_run_that_it_would_be_alone(project: Path) -> No
     assert set((project / "outputs" / "gpt-text").iterdir()) == before
 
 
-def test_a_failing_job_stops_no_other_and_is_told_of_at_the_end(
+def test_a_failing_job_stops_no_other_and_is_reported_at_the_end(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     not_identity = "run.not_identity=[run,hydra]"

@@ -111,7 +111,7 @@ def test_a_tag_is_the_same_as_text_and_as_number() -> None:
     assert id_of("run.tag=1") == id_of("run.tag='1'") != id_of("run.tag=2")
 
 
-def test_an_id_given_outright_wins() -> None:
+def test_an_explicit_id_wins() -> None:
     assert id_of("run.id=abc", "seed=3") == "abc"
 
 
@@ -120,7 +120,7 @@ def test_the_user_may_edit_what_counts() -> None:
     assert id_of(without_seed, "seed=1") == id_of(without_seed, "seed=2")
 
 
-def test_a_value_that_says_where_the_run_lies_does_not_lead_in_a_circle() -> None:
+def test_a_value_that_depends_on_the_run_folder_is_no_circle() -> None:
     first = id_of("+trainer.folder=${run.dir}", "paths.outputs=a")
     assert first == id_of("+trainer.folder=${run.dir}", "paths.outputs=b")
     assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (first, id_of())

@@ -67,7 +67,7 @@ def test_order(dataset, num_workers):
 
 
 @pytest.mark.parametrize("num_workers, stops", [(0, [0, 1, 2, 3, 4, 5, 8]), (2, [1, 4])])
-def test_resume_goes_on_with_the_next_sample(num_workers, stops):
+def test_it_resumes_with_the_next_sample(num_workers, stops):
     def make():
         return ResumableLoader(Numbers(), seed=4, micro_batch_size=3, num_workers=num_workers)
 
@@ -80,7 +80,7 @@ def test_resume_goes_on_with_the_next_sample(num_workers, stops):
         assert before + take(second, 9 - stop) == whole
 
 
-def test_iterating_again_goes_on():
+def test_iterating_again_resumes():
     loader = ResumableLoader(Numbers(), seed=4, micro_batch_size=2, num_workers=2)
     assert take(loader, 3) + take(loader, 3) == take(ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6)
 

@@ -31,7 +31,7 @@ def take(count, **options):
         batches.close()
 
 
-def test_alike_for_any_workers_ranks_and_starts():
+def test_the_same_for_any_workers_ranks_and_starts():
     whole = take(9)
     assert torch.equal(take(9, num_workers=2), whole)
     assert torch.equal(take(4, samples=10, num_workers=2), whole[10:])
@@ -47,7 +47,7 @@ def test_epochs_samples_and_seeds_draw_differently():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_training_generators_go_on_undisturbed(num_workers):
+def test_training_generators_are_not_disturbed(num_workers):
     seed_generators(1)
     expected = [torch.rand(2).tolist(), random.random(), np.random.rand()]
     seed_generators(1)

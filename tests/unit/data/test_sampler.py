@@ -23,7 +23,7 @@ def test_epochs_and_seeds_differ():
     assert len({tuple(first(seed, epoch)) for seed in (0, 1, 2) for epoch in (0, 1, 2)}) == 9
 
 
-def test_order_is_fixed_for_ever():
+def test_order_is_fixed_forever():
     """A checkpoint of today must find the same order under another numpy, machine or release."""
     assert SampleOrder(8, seed=0).indices(6, 12).tolist() == [4, 5, 7, 4, 5, 1, 6, 2, 0, 3, 0, 4]
 

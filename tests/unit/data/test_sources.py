@@ -95,7 +95,7 @@ def test_held_out_files(fraction, held_out):
     assert sorted(train + val) == sorted(files)
 
 
-def test_missing_files_are_told_of_before_any_are_read(corpus):
+def test_missing_files_are_reported_before_any_are_read(corpus):
     there = f"{corpus}/*.txt"
     TextData(batch_size=2, files=there).check()
     TextData(batch_size=2).check()

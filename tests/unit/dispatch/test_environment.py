@@ -69,7 +69,7 @@ def test_one_process_is_in_order(env: dict[str, str]):
     check_ranks(env)
 
 
-def test_torchrun_s_variables_stand_over_slurm_s():
+def test_torchrun_s_variables_override_slurm_s():
     env = {**STEP, "RANK": "1", "WORLD_SIZE": "2"}
     assert join_ranks(env)
     assert (env["RANK"], env["WORLD_SIZE"]) == ("1", "2")
@@ -92,7 +92,7 @@ def test_the_first_of_slurm_s_nodes(nodes: str, first: str):
         (["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": ""}, 0),
     ],
 )
-def test_gpus_are_counted_without_torch_where_there_is_one_at_most(
+def test_gpus_are_counted_without_torch_if_there_is_at_most_one(
     tmp_path: Path, files: list[str], env: dict[str, str], count: int
 ):
     for name in files:

@@ -35,7 +35,7 @@ def test_best(mode: Any) -> None:
         ("train/grad_norm", None), ("val/x", None),
     ],
 )  # fmt: skip
-def test_the_name_tells_the_direction(metric: str, expected: str | None) -> None:
+def test_the_name_implies_the_direction(metric: str, expected: str | None) -> None:
     assert direction(metric) == expected
 
 
@@ -46,7 +46,7 @@ def test_the_name_tells_the_direction(metric: str, expected: str | None) -> None
         (lambda metric: EarlyStoppingHook(metric=metric), "hooks.early_stopping.m"),
     ],
 )
-def test_a_name_that_does_not_tell_is_refused(make: Any, keys: str) -> None:
+def test_a_name_without_a_direction_is_refused(make: Any, keys: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{keys}etric=val/x: .*; set {keys}ode=min or {keys}ode=max\.$"):
         make("val/x")
 

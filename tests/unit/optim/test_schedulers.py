@@ -93,7 +93,7 @@ def test_each_group_keeps_its_own_rate():
     assert scheduler.get_last_lr() == pytest.approx([1.5, 0.375])
 
 
-def test_a_loaded_state_goes_on_with_the_same_rates():
+def test_a_loaded_state_continues_with_the_same_rates():
     whole = trace(schedulers.cosine, 10, max_steps=10, warmup_steps=3)
     first, second = optimizer(), optimizer()
     a, b = (schedulers.cosine(parts, max_steps=10, warmup_steps=3) for parts in (first, second))

@@ -266,7 +266,7 @@ def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere,
         assert lock.is_held() and slept == [1.0]  # long enough for the other to notice
 
 
-def test_who_loses_the_lock_to_another_is_told(folder):
+def test_losing_the_lock_to_another_process_is_reported(folder):
     taken = []
     with RunLock(folder, beat=0.01, on_taken=lambda: taken.append(True)):
         other = replace(Holder.current(), token="another")

@@ -171,7 +171,7 @@ def test_rolling_back_forgets_what_came_after(folder, clock):
     assert on_disk(folder)["best"] is None
 
 
-def test_where_an_attempt_begins_may_be_known_late(folder, clock):
+def test_the_first_step_of_an_attempt_may_be_known_late(folder, clock):
     record = open_record(folder, clock)
     begin(record)
     record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
@@ -222,7 +222,7 @@ def test_a_key_of_a_later_version_is_kept(folder, clock):
     assert on_disk(folder)["mood"] == "good"
 
 
-def test_training_goes_on_where_progress_cannot_be_written(folder, clock, caplog):
+def test_training_continues_if_progress_cannot_be_written(folder, clock, caplog):
     record = open_record(folder, clock, interval=1)
     begin(record)
     (folder.path / ".run.json.tmp").mkdir()  # a failing write, even for root
@@ -247,7 +247,7 @@ while True:
 """
 
 
-def test_killed_while_writing_the_record_is_whole(folder):
+def test_a_record_is_valid_after_a_kill_in_a_write(folder):
     for _ in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, folder.path])
         deadline = time.monotonic() + 30

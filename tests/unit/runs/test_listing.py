@@ -110,7 +110,7 @@ def test_one_run_differs_in_nothing(runs, make_run):
     assert "differs" not in runs()[1]
 
 
-def test_a_value_that_follows_another_is_told_once(runs, make_run):
+def test_a_value_that_follows_another_is_shown_once(runs, make_run):
     for number, steps in enumerate((10, 20)):
         given = [f"trainer.max_steps={steps}", "+seed=0"]
         make_run("gpt", f"aaaa000{number}", config=config(steps=steps), choices=GPT, overrides=given)
@@ -125,7 +125,7 @@ def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
     assert told == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
 
 
-def test_what_cannot_change_the_numbers_is_not_told(runs, make_run):
+def test_what_cannot_change_the_numbers_is_not_shown(runs, make_run):
     for number in (1, 2):
         settings = config()
         settings["run"] |= {

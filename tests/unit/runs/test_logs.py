@@ -50,7 +50,7 @@ def test_follow_until_the_run_ends(start, make_run):
     assert process.communicate(timeout=60)[0] == b"the end\n" and process.returncode == 0
 
 
-def test_a_log_begun_anew_is_followed(tmp_path):
+def test_a_rewritten_log_is_followed(tmp_path):
     log = tmp_path / "log"
     log.write_text("a long first line\n")
     looks = itertools.count()

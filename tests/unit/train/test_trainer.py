@@ -105,7 +105,7 @@ def test_loss_none_takes_the_next_batch() -> None:
     assert len(trainer.seen) == 4 and len(trainer.step_info["loss"]) == 2
 
 
-def test_loss_none_for_ever_ends_with_an_error() -> None:
+def test_loss_none_forever_ends_with_an_error() -> None:
     trainer = Toy([None], max_steps=1, max_none_losses=7)
     with pytest.raises(TrainingError, match="max_none_losses=7"):
         trainer.train()
