@@ -32,6 +32,8 @@ class CheckpointStore:
     def __init__(self, root: Path, logger: logging.Logger | None = None):
         self.root = root
         self.logger = logger or logging.getLogger("launcher.checkpoint")
+        self.check_lock: Callable[[], None] = lambda: None
+        """Called before each commit: another process may have taken the run over."""
         self._begun = 0
         self._set_aside: set[str] = set()
 
@@ -82,6 +84,7 @@ class CheckpointStore:
         final = self.path(manifest.step)
         replaced = self.root / f"{REPLACED}{final.name}"
         check()
+        self.check_lock()
         if final.exists():
             # Two renames: between them the old one has another name, which `recover` knows.
             shutil.rmtree(replaced, ignore_errors=True)

@@ -57,6 +57,8 @@ class RunContext:
     """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
     attempt: int = 1
     """How often this run has been started, this time included."""
+    check_lock: Callable[[], None] = lambda: None
+    """To be called before a file of the run's folder is written: another process may have taken the run over."""
 
 
 class TrainerView(Protocol):

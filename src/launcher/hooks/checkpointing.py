@@ -94,6 +94,7 @@ class CheckpointingHook(BaseHook):
         """The checkpoint that `load` names, where this start is the first to resume from it."""
         self._branched_from: str | None = None
         """As above, of this or an earlier start: it is part of each checkpoint that follows."""
+        self._check_lock = RunContext().check_lock
         self.saved_at = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
@@ -101,7 +102,7 @@ class CheckpointingHook(BaseHook):
 
     # --------------------------------------------------------------------------------------------------- restoring
     def bind(self, context: RunContext) -> None:
-        self.texts = context.texts
+        self.texts, self._check_lock = context.texts, context.check_lock
 
     def on_start(self, trainer: TrainerView) -> None:
         trainer.state.best = self.best
@@ -113,6 +114,7 @@ class CheckpointingHook(BaseHook):
         self.store = CheckpointStore(root, trainer.logger)
         if self.remote:
             self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
+        self.store.check_lock = self._check_lock
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def on_restore(self, trainer: TrainerView) -> None:

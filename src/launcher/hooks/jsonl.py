@@ -38,10 +38,11 @@ class JsonlHook(BaseHook):
         self._unwritten: list[str] = []
         self._is_told = self._is_dirty = False
         self._count = self._expected = 0
+        self._check_lock = RunContext().check_lock
         self._writes = True
 
     def bind(self, context: RunContext) -> None:
-        self._attempt = context.attempt
+        self._attempt, self._check_lock = context.attempt, context.check_lock
 
     def on_start(self, trainer: TrainerView) -> None:
         self._writes = ranks.rank() == 0
@@ -51,6 +52,7 @@ class JsonlHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         if self._writes:
+            self._check_lock()
             kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
             self._count = drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
             if self._count < self._expected:
@@ -98,6 +100,7 @@ class JsonlHook(BaseHook):
         line, self._line = self._line, None
         if line is None or not self._writes:
             return
+        self._check_lock()
         self._unwritten.append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         try:
             append(self.path, "".join(self._unwritten).encode())

@@ -1,9 +1,10 @@
 """job=train: open the run's folder, train, and record in run.json how that ended."""
 
-import logging
+import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ class TrainJob:
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         if on_main(lambda: nothing_to_do(config, folder, plain, code)):
             return None
-        lock = RunLock(folder, sleep=_sleep, on_taken=give_up) if ranks.is_main else None
+        lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if ranks.is_main else None
         recorder = RecordHook(None, plain, code)
         try:
             trainer = build_trainer(config, folder, [recorder])
@@ -60,6 +61,7 @@ class TrainJob:
                 recorder.record = record
                 with attempt(record, config, ranks, trainer):
                     trainer.context.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
+                    trainer.context.check_lock = lock.check if lock is not None else trainer.context.check_lock
                     trainer.train()
                 logger.info("Completed at step %d.", trainer.step)
         except signals.Stop:
@@ -75,9 +77,11 @@ def _sleep(seconds: float) -> None:
     signals.check()
 
 
-def give_up() -> None:
+def give_up(reason: str) -> None:
     """Another process has this run now: not a byte more may be written."""
-    logging.shutdown()
+    print(reason, file=sys.stderr, flush=True)
+    for child in multiprocessing.active_children():  # data workers
+        child.kill()
     os._exit(1)
 
 
@@ -87,7 +91,7 @@ def nothing_to_do(config: DictConfig, folder: RunFolder, plain: dict[str, Any], 
     Raises:
         ConfigError: another process of this machine is on it. This is before the work of building; the lock decides.
     """
-    record = open_record(config, folder) if folder.record_path.exists() else None
+    record = open_record(folder) if folder.record_path.exists() else None
     if record is not None and record.state == "completed" and not asks_for_more(config, folder, record):
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
         for sentence in changes(config, folder, plain, code):
@@ -122,8 +126,8 @@ def changes(config: DictConfig, folder: RunFolder, plain: dict[str, Any], code: 
     return [text for text in sentences if not text.startswith(ignored) and not text.endswith("is gone.")]
 
 
-def open_record(config: DictConfig, folder: RunFolder) -> RunRecord:
-    return RunRecord(folder)
+def open_record(folder: RunFolder, lock: RunLock | None = None) -> RunRecord:
+    return RunRecord(folder, check_lock=None if lock is None else lock.check)
 
 
 def record_failure(error: BaseException, config: DictConfig, folder: RunFolder, lock: RunLock, ranks: Ranks) -> None:
@@ -132,7 +136,7 @@ def record_failure(error: BaseException, config: DictConfig, folder: RunFolder, 
         with folder.being_written():
             folder.create()
             write_hydra_record(config, folder.hydra)
-        record = open_record(config, folder)
+        record = open_record(folder, lock)
         begin_attempt(record, config, ranks, config.strategy._target_.rsplit(".", 1)[-1])
         end_failed(record, error, record.step)
 
@@ -150,10 +154,10 @@ def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Itera
 
     try:
         on_main(take)
-        yield open_record(config, folder) if lock is not None else None
+        yield open_record(folder, lock) if lock is not None else None
     finally:
         if lock is not None:
-            if not folder.record_path.exists():
+            if lock.is_held() and not folder.record_path.exists():
                 remove_leftovers(folder)
             lock.release()
 

@@ -17,17 +17,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.process import process_space, process_start
 from launcher.run.provenance import slurm_job_id
-from launcher.run.record import iso
+from launcher.run.record import iso, read_record
 
 BEAT = 5.0  # seconds between two heartbeats
 SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
@@ -75,13 +76,17 @@ class Holder:
         return f"process {self.pid} on {self.host}{job}, since {self.since}"
 
 
+class LockLost(Exception):
+    """Another process has the run, or its folder is gone."""
+
+
 class RunLock:
-    """The lock of one run folder, to be used with `with`, or by `acquire` and `release`.
+    """The lock of one run folder, used with `with`, or by `acquire` and `release`. Only rank 0 takes it.
 
-    `on_taken` is called, in a thread, if another process has taken the lock over: two must not write.
-
-    Rank 0 alone takes it. `acquire` raises ConfigError naming the holder if that is alive. For a holder on
-    another machine it looks for a heartbeat first, which takes `silence` seconds at most.
+    Args:
+        beat: seconds between two heartbeats.
+        silence: seconds without a heartbeat after which a holder on another machine is dead.
+        on_lost: called with a sentence, in whichever thread notices, once this process may not write to the run.
     """
 
     def __init__(
@@ -91,15 +96,16 @@ class RunLock:
         beat: float = BEAT,
         silence: float = SILENCE,
         sleep: Callable[[float], None] = time.sleep,
-        on_taken: Callable[[], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ):
         self.folder = folder
         self.path = folder.lock_path
         self.beat = beat
         self.silence = silence
         self.sleep = sleep
-        self.on_taken = on_taken
+        self.on_lost = on_lost
         self.holder: Holder | None = None  # this process, while it holds the lock
+        self._attempts_before = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -113,18 +119,18 @@ class RunLock:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock, a dead holder's too. Raises ConfigError if it is held."""
+        """Take the lock, also a dead holder's. For a holder on another machine, this takes up to `silence` seconds.
+
+        Raises:
+            ConfigError: it is held, and by whom; or the folder cannot be written.
+        """
         me = Holder.current()
-        temporary = self.path.with_name(f".{self.path.name}.{me.token}")
-        try:
-            with self.folder.being_written():
-                self.folder.path.mkdir(parents=True, exist_ok=True)
-                temporary.write_text(json.dumps(asdict(me), indent=2) + "\n")
+        with self.folder.being_written():
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        self._attempts_before = len(read_attempts(self.folder))
         self._sweep()
         self.holder = me
         self._stop.clear()
@@ -143,27 +149,70 @@ class RunLock:
         self.holder = None
 
     def is_held(self) -> bool:
-        """Whether the lock is this process's still.
-
-        It may not be: a process that was suspended, or cut off from the file system, is dead to the others.
-        What must not happen twice (committing a checkpoint) can ask first.
-        """
+        """Whether the lock file still names this process."""
         if self.holder is None:
             return False
-        found = read_holder(self.path)
-        return found is not None and found.token == self.holder.token
+        current = read_holder(self.path)
+        return current is not None and current.token == self.holder.token
+
+    def check(self) -> None:
+        """To be called before every write that commits something. Does nothing before the lock is acquired.
+
+        A process that was suspended, or cut off from the file system, is dead to the others: another may have taken the
+        run over, and even completed it. A lock file that was merely removed is put back.
+
+        Raises:
+            LockLost: the run is not this process's any more, and `on_lost` has returned.
+        """
+        holder = self.holder
+        if holder is None or self.is_held() or (not os.path.lexists(self.path) and self._put_back(holder)):
+            return
+        reason = (
+            f"run.dir='{self.folder.path}': this process ({holder}) has lost the run's lock to "
+            f"{read_holder(self.path) or 'another process'}; it stops, and writes nothing more."
+        )
+        if self.on_lost is not None:
+            self.on_lost(reason)
+        raise LockLost(reason)
+
+    def _put_back(self, holder: Holder) -> bool:
+        """Create a removed lock file again, unless another process has begun an attempt in the meantime."""
+        if any((attempt["host"], attempt["pid"]) != (holder.host, holder.pid) for attempt in self._new_attempts()):
+            return False
+        try:
+            with self._lock_file(holder) as temporary:
+                if not place(temporary, self.path):
+                    return self.is_held()  # put back by our other thread
+        except FileNotFoundError:  # the run's folder was removed
+            return False
+        logger.warning("%s was removed; this process put it back.", self.path)
+        return True
+
+    def _new_attempts(self) -> list[dict[str, Any]]:
+        """The attempts that began after this process acquired the lock."""
+        return read_attempts(self.folder)[self._attempts_before :]
+
+    @contextmanager
+    def _lock_file(self, holder: Holder) -> Iterator[Path]:
+        """A complete lock file under a hidden name, to be linked."""
+        temporary = self.path.with_name(f".{self.path.name}.{holder.token}")
+        try:
+            temporary.write_text(json.dumps(asdict(holder), indent=2) + "\n")
+            yield temporary
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(self.beat):
             try:
-                if not self.is_held():
-                    logger.error("the lock of %s is lost: removed, or taken over by another run", self.folder.path)
-                    if self.on_taken is not None and read_holder(self.path) is not None:
-                        self.on_taken()
-                    return
+                self.check()
                 os.utime(self.path)  # without a time: the file server's own clock
+            except LockLost as lost:
+                logger.error("%s", lost)
+                return
             except OSError as error:
-                logger.warning("no heartbeat for the lock of %s: %s", self.folder.path, error)
+                logger.warning("%s: no heartbeat: %s.", self.path, error)
 
     def _lives(self, held: Holder | None, fresh: Path) -> bool:
         """Whether the holder does. `fresh` is a file made just now: it has the file server's time."""
@@ -290,6 +339,14 @@ def place(source: Path, target: Path) -> bool:
         return True
     except FileExistsError:
         return False
+
+
+def read_attempts(folder: RunFolder) -> list[dict[str, Any]]:
+    """The attempts in run.json; empty without a valid one."""
+    try:
+        return list(read_record(folder.record_path).get("attempts", []))
+    except (OSError, ValueError):
+        return []
 
 
 def read_holder(path: Path) -> Holder | None:

@@ -58,10 +58,12 @@ class RunRecord:
         self,
         folder: RunFolder,
         *,
+        check_lock: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
         interval: float = 10.0,
     ):
         self.folder, self.path = folder, folder.record_path
+        self.check_lock = check_lock
         self.clock = clock
         self.interval = interval
         self.written_at: float | None = None
@@ -290,6 +292,8 @@ class RunRecord:
         self.data = {**self.data, **data}
 
     def _write(self) -> None:
+        if self.check_lock is not None:
+            self.check_lock()
         self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
         replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")

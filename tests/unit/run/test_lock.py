@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder, RunLock, held_here, is_held, read_holder
+from launcher.run.lock import Holder, LockLost, RunLock, held_here, is_held, read_holder
+from launcher.run.record import RunRecord
 
 HOLD = """
 import sys, time
@@ -150,10 +152,10 @@ def test_a_lock_that_was_lost_is_not_removed(folder, elsewhere, caplog):
     folder.lock_path.write_bytes(theirs)  # taken over: this process was suspended, say
     assert not lock.is_held()
     deadline = time.monotonic() + 30
-    while "is lost" not in caplog.text and time.monotonic() < deadline:
+    while "has lost" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
     lock.release()
-    assert "is lost" in caplog.text and folder.lock_path.read_bytes() == theirs
+    assert "has lost" in caplog.text and folder.lock_path.read_bytes() == theirs
 
 
 def test_a_forked_child_does_not_release(folder):
@@ -267,11 +269,55 @@ def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere,
 
 
 def test_losing_the_lock_to_another_process_is_reported(folder):
-    taken = []
-    with RunLock(folder, beat=0.01, on_taken=lambda: taken.append(True)):
+    reasons = []
+    with RunLock(folder, beat=0.01, on_lost=reasons.append) as lock:
         other = replace(Holder.current(), token="another")
         folder.lock_path.write_text(json.dumps(asdict(other)))
         deadline = time.monotonic() + 10
-        while not taken and time.monotonic() < deadline:
+        while not reasons and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert taken == [True] and folder.lock_path.exists()
+        with pytest.raises(LockLost, match="has lost the run's lock"):
+            lock.check()
+    assert "writes nothing more" in reasons[0] and folder.lock_path.exists()
+
+
+def begin(folder, **options):
+    return RunRecord(folder, **options).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+
+
+def test_a_removed_lock_is_put_back(folder):
+    begin(folder)  # an earlier process's
+    with RunLock(folder, sleep=never) as lock:
+        begin(folder, check_lock=lock.check)
+        folder.lock_path.unlink()
+        lock.check()
+        assert lock.is_held() and leftovers(folder) == ["run.lock"]
+
+
+@pytest.mark.parametrize("how", ["another attempt", "the folder is gone"])
+def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, monkeypatch):
+    lock = RunLock(folder, sleep=never)
+    lock.acquire()
+    record = RunRecord(folder, check_lock=lock.check)
+    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    folder.lock_path.unlink()
+    if how == "another attempt":
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", os.getppid)
+            begin(folder)
+    else:
+        shutil.rmtree(folder.path)
+    before = folder.record_path.read_bytes() if folder.record_path.exists() else None
+    with pytest.raises(LockLost):
+        record.progress(5, force=True)
+    assert before is None or folder.record_path.read_bytes() == before
+    lock.release()
+
+
+def test_a_file_system_that_does_not_answer_is_no_loss(folder, monkeypatch):
+    with RunLock(folder, sleep=never) as lock:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(folder.lock_path), "read_bytes", lambda path: (_ for _ in ()).throw(OSError(5, "EIO")))
+            with pytest.raises(OSError, match="EIO"):
+                lock.check()
+        lock.check()

@@ -1,0 +1,61 @@
+"""A process that has lost the lock of its run writes nothing more."""
+
+import os
+import signal
+from pathlib import Path
+
+from support.processes import Command
+from support.runner import launch, metrics, record, run_folder
+
+RUN = (
+    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=600", "hooks.checkpointing.interval=50",
+    "hooks.evaluation.interval=0", "hooks.logging.interval=1", "hooks.progress.interval=50",
+)  # fmt: skip
+PACE = ("+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.02")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of every file of a run but its logs."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "logs")
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> None:
+    """The first process is suspended, loses the run, and wakes up when it is complete."""
+    with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
+        first.read_until("checkpoint copied")
+        os.kill(first.pid, signal.SIGSTOP)
+        with Command(f"paths.outputs={tmp_path}", *RUN, start=("-m", "support.elsewhere", "node7")) as second:
+            assert second.wait() == 0, second.output
+        folder = run_folder(tmp_path)
+        before = contents(folder)
+        os.kill(first.pid, signal.SIGCONT)
+        assert first.wait() == 1
+    assert "has lost the run's lock" in first.output and "Traceback" not in first.output
+    after = contents(folder)
+    assert {path: after.get(path) for path in before} == before
+    assert all(".tmp-step-" in str(path) for path in after.keys() - before.keys()), "a save that was not committed"
+    now = record(tmp_path)
+    assert (now["state"], [attempt["host"] for attempt in now["attempts"]][-1]) == ("completed", "node7")
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(601))
+
+
+def test_a_lock_that_was_removed_is_put_back(tmp_path: Path) -> None:
+    """Unless another process was quicker: then that one has the run."""
+    with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
+        first.read_until("checkpoint copied")
+        (run_folder(tmp_path) / "run.lock").unlink()
+        first.read_until("put it back")
+        assert launch(tmp_path, *RUN).returncode == 2
+        os.kill(first.pid, signal.SIGSTOP)
+        (run_folder(tmp_path) / "run.lock").unlink()
+        with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as second:
+            second.read_until("Training from")
+            os.kill(first.pid, signal.SIGCONT)
+            assert first.wait() == 1 and "has lost the run's lock" in first.output
+            os.kill(second.pid, signal.SIGTERM)
+            assert second.wait() == 128 + signal.SIGTERM, second.output
+    now = record(tmp_path)
+    assert [attempt["outcome"] for attempt in now["attempts"]] == ["killed", "preempted"]
+    steps = [line["step"] for line in metrics(tmp_path)]
+    assert steps == list(range(steps[-1] + 1))
