@@ -1,6 +1,7 @@
 """job=evaluate and job=export on a run that job=train left."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.runner import launch, run_folder
 COMMAND = (
     "model=mlp",
     "data=digits",
+    "model.hidden_dim=24",
     "trainer.max_steps=8",
     "hooks.evaluation.interval=4",
     "hooks.evaluation.max_samples=100",
@@ -26,7 +28,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("checkpoint", ["latest", "best", "step-00000008"])
+@pytest.mark.parametrize("checkpoint", ["latest", "best", "8"])
 def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> None:
     done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")
     assert done.returncode == 0, done.output
@@ -67,3 +69,32 @@ def test_no_checkpoint_is_one_sentence(tmp_path: Path, job: str) -> None:
     assert done.returncode == 2
     assert "job.checkpoint=latest" in done.output and "Traceback" not in done.output
     assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize("job", ["evaluate", "export"])
+def test_the_configuration_is_the_checkpoints(outputs: Path, job: str) -> None:
+    """A command line without the run's sizes is enough; one that contradicts them is refused."""
+    folder = run_folder(outputs)
+    short = ("model=mlp", "data=digits", f"job={job}", f"run.id={folder.name}")
+    done = launch(outputs, *short)
+    assert done.returncode == 0, done.output
+    if job == "export":
+        assert (folder / "export/config.yaml").read_text() == (folder / "checkpoints/latest/config.yaml").read_text()
+    other = launch(outputs, *short, "model.hidden_dim=64", "model.dropout=0.0")
+    assert other.returncode == 2 and "Traceback" not in other.output, other.output
+    assert "model.hidden_dim=64: the checkpoint" in other.output and "has model.hidden_dim=24" in other.output
+    assert "model.dropout" not in other.output, "which is equal"
+
+
+def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(outputs: Path, tmp_path: Path) -> None:
+    shutil.copytree(outputs, tmp_path / "copy", symlinks=True)
+    folder = run_folder(tmp_path / "copy")
+    for link in ("latest", "best"):
+        (folder / "checkpoints" / link).unlink()
+    done = launch(tmp_path / "copy", *COMMAND, "job=evaluate", "job.checkpoint=best")
+    assert done.returncode == 0, done.output
+    (folder / "checkpoints" / "step-00000008" / "state.json").write_text("{}")
+    for job in ("evaluate", "export"):
+        refused = launch(tmp_path / "copy", *COMMAND, f"job={job}")
+        assert refused.returncode == 2 and "Traceback" not in refused.output, refused.output
+        assert "step-00000008 is damaged: state.json has 2 bytes" in refused.output

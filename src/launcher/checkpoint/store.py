@@ -149,8 +149,13 @@ class CheckpointStore:
         if (step := self.linked(BEST)) is not None:
             return step
         steps = self.steps()
-        bests = (noted(self.path(step)).get("best") for step in reversed(steps))
+        bests = ((noted(self.path(step)) or {}).get("best") for step in reversed(steps))
         return next((best["step"] for best in bests if isinstance(best, dict) and best.get("step") in steps), None)
+
+    def branched_from(self) -> str | None:
+        """The request (see `request_name`) that the newest readable checkpoint was trained from."""
+        notes = (noted(self.path(step)) for step in reversed(self.steps()))
+        return next((each.get("resumed_from") for each in notes if each is not None), None)
 
     def relink(self) -> None:
         """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of them."""
@@ -277,10 +282,10 @@ def _step_of_copy(folder: Path) -> int | None:
         return None
 
 
-def noted(folder: Path) -> dict[str, Any]:
-    """What the checkpointing hook noted in a checkpoint: `best` and `resumed_from`. Empty where that is unreadable."""
+def noted(folder: Path) -> dict[str, Any] | None:
+    """What the checkpointing hook noted in a checkpoint: `best` and `resumed_from`. None where that is unreadable."""
     try:
         notes = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]["checkpointing"]
-        return notes if isinstance(notes, dict) else {}
+        return notes if isinstance(notes, dict) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
+        return None

@@ -12,7 +12,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
-from launcher.checkpoint.store import BEST, CheckpointStore, noted, step_name
+from launcher.checkpoint.store import BEST, CheckpointStore, step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
@@ -225,13 +225,9 @@ class CheckpointingHook(BaseHook):
         """The checkpoint that was asked for; once the run has a checkpoint that was trained from it, the newest. So a
         rollback happens once, and the same command resumes the branch."""
         request = request_name(self.store.root, which)
-        try:
-            newest = self.store.newest_valid(is_small)
-        except CorruptCheckpoint:
-            newest = None
-        if newest is not None and noted(newest[0]).get("resumed_from") == request:
+        if self.store.branched_from() == request and (newest := self._newest()) is not None:
             trainer.logger.info("run.resume=%s was done before; resuming from what was trained since.", which)
-            return str(newest[0]), None
+            return str(newest), None
         return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
 
     def _abandon_later(self, trainer: TrainerView, step: int) -> None:

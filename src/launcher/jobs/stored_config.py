@@ -37,8 +37,8 @@ def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
         if top in (*WHERE, "hydra") or now == then or _is_same_choice(key, value, now, then, checkpoint):
             continue
         if top in FIXED:
-            was = f"has {key}={_short(then)}" if "." in key else "is of another one"
-            wrong.append(f"{key}={_short(value)}: the checkpoint {checkpoint} {was}; leave {key} out.")
+            was = f"{key}={_short(then)}" if "." in key else f"another {key}"
+            wrong.append(f"{key}={_short(value)}: the checkpoint {checkpoint} has {was}; leave {key} out.")
         elif now is not None:
             OmegaConf.update(merged, key, now, force_add=True)
     if wrong:

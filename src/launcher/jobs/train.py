@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import checkpoint_path, request_name
-from launcher.checkpoint.store import noted
+from launcher.checkpoint.store import CheckpointStore
 from launcher.errors import ConfigError, config_error
 from launcher.hooks.record import RecordHook, changes_since
 from launcher.run import deadline, signals
@@ -113,7 +113,8 @@ def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> b
     newest = checkpoint_path(folder.checkpoints, "latest")
     if resume == "never" or newest is None:
         return True
-    return request_name(folder.checkpoints, resume) not in (newest.name, noted(newest).get("resumed_from"))
+    branch = CheckpointStore(folder.checkpoints).branched_from()
+    return request_name(folder.checkpoints, resume) not in (newest.name, branch)
 
 
 def changes(config: DictConfig, folder: RunFolder, plain: dict[str, Any], code: dict[str, Any]) -> list[str]:

@@ -96,12 +96,20 @@ def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path, load: str | 
     train(tmp_path, 4)
     if load == "best":
         (tmp_path / "checkpoints" / "best").symlink_to("step-00000004")
-    with open(tmp_path / "checkpoints" / "step-00000004" / "shard-00000.safetensors", "r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x01")
-    with pytest.raises(ConfigError, match=f"^run.resume={load}: .* is damaged: .*checksum.* Use another checkpoint"):
-        train(tmp_path, 6, load)
-    assert 4 in steps(tmp_path)
+    for name in ("shard-00000.safetensors", "state.json"):
+        with open(tmp_path / "checkpoints" / "step-00000004" / name, "r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"\x01")
+        with pytest.raises(ConfigError, match=f"^run.resume={load}: .* is damaged: {name} .* Use another checkpoint"):
+            train(tmp_path, 6, load)
+        assert 4 in steps(tmp_path)
+
+
+def test_a_damaged_end_of_a_branch_is_not_another_rollback(tmp_path: Path) -> None:
+    train(tmp_path, 8, keep_previous=9)
+    train(tmp_path, 8, 4, keep_previous=9)
+    (tmp_path / "checkpoints" / "step-00000008" / "rank-00000.json").unlink()
+    assert resumed_at(train(tmp_path, 9, 4)) == 6
 
 
 def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
