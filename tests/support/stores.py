@@ -15,7 +15,7 @@ from launcher.run.ranks import Ranks
 
 
 def payload(step: int, value: float = 0.0, best_step: int | None = None) -> Payload:
-    hooks = {} if best_step is None else {"checkpointing": {"best": {"step": best_step}}}
+    hooks = {} if best_step is None else {"CheckpointingHook": {"checkpointing": {"best": {"step": best_step}}}}
     return Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),

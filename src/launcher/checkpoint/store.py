@@ -16,6 +16,8 @@ from launcher.run.files import fsync_folder
 from launcher.run.folder import STEP, checkpoint_steps
 
 LATEST, BEST = "latest", "best"
+NOTES = "checkpointing"
+"""The key of the checkpointing hook's state, within the states of all hooks."""
 TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
 
 
@@ -285,7 +287,7 @@ def _step_of_copy(folder: Path) -> int | None:
 def noted(folder: Path) -> dict[str, Any] | None:
     """What the checkpointing hook noted in a checkpoint: `best` and `resumed_from`. None where that is unreadable."""
     try:
-        notes = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]["checkpointing"]
-        return notes if isinstance(notes, dict) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
+        return next((state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
