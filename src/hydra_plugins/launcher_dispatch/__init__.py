@@ -1,7 +1,6 @@
 """Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `hydra/launcher=dispatch`.
 
-Hydra imports this in every application of the environment, so the work is in `launcher.cli.sweep`, imported on
-use.
+Every Hydra application of the environment imports this, so `launcher.cli.sweep` is imported on use.
 """
 
 from collections.abc import Sequence
@@ -34,14 +33,14 @@ class GridSweeperConf:
 
 
 class DispatchLauncher(Launcher):
-    """Hands the jobs of a sweep to the dispatch that the configuration names."""
+    """Passes the jobs of a sweep to the dispatch of the configuration."""
 
     def __init__(self) -> None:
         self.config: DictConfig | None = None
         self.context: HydraContext | None = None
         self.task: TaskFunction | None = None
         self.checked: dict[tuple[str, ...], SweepJob] = {}
-        """Jobs that the sweeper has checked already, by their overrides."""
+        """Jobs that the sweeper has checked, by their overrides."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config, self.context, self.task = config, hydra_context, task_function
@@ -53,7 +52,7 @@ class DispatchLauncher(Launcher):
         setup_globals()
         if all(tuple(overrides) in self.checked for overrides in job_overrides):
             jobs = [self.checked[tuple(overrides)] for overrides in job_overrides]
-        else:  # a sweeper that asks for one batch after the other
+        else:  # a sweeper that launches batch after batch
             jobs = check_jobs(self.context.config_loader, self.config, job_overrides, initial_job_idx)
         return run_jobs(jobs, self.task, self.context)
 

@@ -1,1 +1,1 @@
-"""The command line: Hydra's, with every fault of a configuration in one sentence."""
+"""The command line: Hydra's, in which every fault of a configuration is one sentence."""

@@ -1,7 +1,4 @@
-"""The text of `--help`, without Hydra: it would take half a second to say the same.
-
-The text is conf/hydra/help/launcher.yaml, where Hydra finds it too.
-"""
+"""`--help`, without the half second that importing Hydra takes. The text is conf/hydra/help/launcher.yaml."""
 
 import string
 import sys
@@ -16,7 +13,7 @@ from launcher.config.options import groups, main_folder
 
 
 def help_text(config_dir: str | None = None) -> str:
-    """The help, with the groups of a further folder of configuration if one is named."""
+    """The help, with the groups of the user's folder of configuration."""
     folders: list[Traversable] = [main_folder()]
     if config_dir and Path(config_dir).is_dir():
         folders.append(Path(config_dir))

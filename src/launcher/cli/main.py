@@ -1,10 +1,11 @@
-"""The command line: Hydra's, with every error of a configuration as a sentence and exit code 2."""
+"""Hydra's command line, in which every error of a configuration is a sentence and exit code 2."""
 
 import os
 import sys
 import traceback
+import warnings
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,40 +14,46 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from launcher.config import schema
-from launcher.config.explain import explain, report
+from launcher.config.compose import compose
+from launcher.config.compositions import normalize
+from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.options import config_path
 from launcher.config.session import VERSION_BASE, flag_parser
 from launcher.errors import ConfigError, TrainingError
+from launcher.run.folder import RunFolder
 
 BAD_COMMAND = 2
-QUOTED_KEYS = ("run.id=", "run.name=", "run.tag=", "run.init_from=")
+TRAIN_JOB = "launcher.jobs.train.TrainJob"
 
 _task_started = False
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line; leaves by SystemExit for every outcome but a completed run and a crash."""
+    """Run the command line; exits by SystemExit unless the run completes."""
     global _task_started
     _task_started = False
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints exceptions itself and exits 1
-    given = list(sys.argv[1:] if argv is None else argv)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and exits with 1
+    # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
+    warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
+    words = list(sys.argv[1:] if argv is None else argv)
     arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)
     try:
-        arguments = read(given)
-        sys.argv[1:] = _in_order(given, arguments)
+        arguments = read(words)
+        sys.argv[1:] = _in_order(words, arguments)
         hydra.main(config_path(), "config", VERSION_BASE)(task)()
+        if arguments.cfg:
+            sys.stdout.flush()
+            schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))
     except TrainingError:
-        raise SystemExit(1) from None  # the job has said so, in a sentence that needs no traceback
+        raise SystemExit(1) from None  # the job has reported it, and it needs no traceback
     except Exception as error:
         sentences = explain(error, None if _task_started else arguments)
-        if not sentences:
-            raise
-        report(sentences)
-        raise SystemExit(BAD_COMMAND) from None
+        report(sentences or [user_traceback(error).rstrip()])
+        raise SystemExit(BAD_COMMAND if sentences else 1) from None
 
 
 def read(argv: Sequence[str]) -> Namespace:
-    """Hydra's flags, wherever they stand among the overrides.
+    """Hydra's flags, wherever they are among the overrides.
 
     Raises:
         ConfigError: an unknown flag, or flags that exclude each other.
@@ -60,6 +67,8 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.error = _refuse  # type: ignore[method-assign]
     arguments = parser.parse_intermixed_args(argv)
     commands = [name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)]
+    if commands == ["multirun", "cfg"]:
+        _refuse("--cfg prints one configuration; remove --multirun, and use one value per key")
     if len(commands) > 1:
         _refuse(f"--{' and --'.join(commands)} exclude each other")
     if arguments.resolve and not (arguments.cfg or arguments.help):
@@ -72,41 +81,43 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _in_order(argv: Sequence[str], arguments: Namespace) -> list[str]:
-    """Overrides first, then flags: Hydra's parser takes no `a=1 -m b=2`. Names that look like numbers get
-    quotes, since an id of hex digits (12345e67) would be read as one."""
+    """Overrides first, then flags: Hydra's parser does not take `a=1 -m b=2`."""
     flags = list(argv)
     for override in arguments.overrides:
         flags.remove(override)
-    arguments.overrides = [_quoted(override) for override in arguments.overrides]
+    arguments.overrides = [normalize(override) for override in arguments.overrides]
     return [*arguments.overrides, *flags]
 
 
-def _quoted(override: str) -> str:
-    key, _, value = override.partition("=")
-    if f"{key}=" in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
-        return f"{key}='{value}'"
-    return override
-
-
 def task(config: DictConfig) -> Any:
-    """What Hydra runs for each job; importable, so that any of its launchers can send it elsewhere."""
+    """What Hydra runs for each job; importable, so that any of its launchers can send it to another process."""
     global _task_started
     _task_started = True
     from launcher.dispatch.task import task as dispatch
 
+    folder = RunFolder(config.run.dir)
     try:
-        return dispatch(config)
+        result = dispatch(config)
     except Exception as error:
         sentences = explain(error)
         if not sentences:
+            log_traceback(error, folder)
             raise
         report(sentences)
-        _remove_empty(Path(config.run.dir))
+        _remove_empty(folder.path)
         raise SystemExit(BAD_COMMAND) from None
+    return _metrics(folder) if result is None and config.job._target_ == TRAIN_JOB else result
+
+
+def _metrics(folder: RunFolder) -> dict[str, Any]:
+    """The newest metrics of a run that was complete already: a repeated sweep returns what the first one did."""
+    from launcher.runs.metrics import newest_metrics
+
+    return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
 def _remove_empty(folder: Path) -> None:
-    """Take back the folders that Hydra made for a run which never began."""
+    """Remove the empty folders that Hydra made for a run that did not start."""
     for empty in (folder, folder.parent, folder.parent.parent):
         try:
             empty.rmdir()
@@ -115,14 +126,21 @@ def _remove_empty(folder: Path) -> None:
 
 
 class Validation(Callback):
-    """Hydra's callback that checks the configuration of a run before Hydra makes the run's folder."""
+    """Checks the configuration before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        try:
-            schema.validate(config)
-        except ConfigError as error:
-            report(error.sentences)
-            raise SystemExit(BAD_COMMAND) from None
-        except Exception as error:  # Hydra would make a warning of it, and go on
-            traceback.print_exc()
-            raise SystemExit(1) from error
+        _check(schema.validate, config)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _check(schema.check_hydra, config)
+
+
+def _check(check: Callable[[DictConfig], object], config: DictConfig) -> None:
+    try:
+        check(config)
+    except ConfigError as error:
+        report(error.sentences)
+        raise SystemExit(BAD_COMMAND) from None
+    except Exception as error:  # Hydra would print a warning, and continue
+        traceback.print_exc()
+        raise SystemExit(1) from error

@@ -1,12 +1,10 @@
-"""A sweep: its jobs, all checked before the first starts, then run one after the other.
+"""The jobs of a sweep: all are checked before the first starts.
 
-The plugins in `hydra_plugins.launcher_dispatch` call this. How the jobs are run is the dispatch's to say:
-one with a method `sweep(jobs, task) -> Sequence[JobReturn]` gets the whole list (an array of jobs on a
-cluster); without one they run here, in turn.
+The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs, task) ->
+Sequence[JobReturn]` gets the whole list (an array of jobs on a cluster); otherwise they run here, one after the other.
 """
 
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
+from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
@@ -52,7 +51,7 @@ class SweepJob:
 
     @property
     def label(self) -> str:
-        shown = [one for one in self.overrides if one not in self.common and not one.startswith("hydra.")]
+        shown = [each for each in self.overrides if each not in self.common and not each.startswith("hydra.")]
         return " ".join([f"[{self.index}]", self.run, *shown])
 
 
@@ -100,7 +99,7 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
 
 
 def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext) -> Sequence[JobReturn]:
-    """Run the jobs as the dispatch says. A failing job does not stop the others.
+    """Run the jobs through their dispatch. A failing job does not stop the others.
 
     Raises:
         ConfigError: the jobs do not agree on a dispatch.
@@ -109,7 +108,7 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     if not jobs:
         return []
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
-        raise ConfigError("dispatch: all jobs of a sweep go one way; sweep over something else.")
+        raise ConfigError("dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys.")
     dispatch = instantiate(jobs[0].plain["dispatch"], _recursive_=False)
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
@@ -152,20 +151,20 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
         result.return_value = stop if stop.code else None
     error = returned(result)
     if result.status == JobStatus.FAILED and not isinstance(error, (SystemExit, TrainingError)):
-        traceback.print_exception(error)
+        print(user_traceback(error), end="", file=sys.stderr, flush=True)
     return result
 
 
 def reason(result: JobReturn) -> str:
     """Why a job failed, in a few words."""
-    error = returned(result)
+    error = unwrapped(returned(result))
     if isinstance(error, SystemExit):
         return f"failed with exit code {error.code}"
     return f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
-    """Leave with exit code 1 and a table of what failed, if anything did.
+    """Exit with code 1 and a table of the failed jobs, if there are any.
 
     Raises:
         SystemExit: some job failed.

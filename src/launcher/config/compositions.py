@@ -9,8 +9,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
+COLLECTIONS = ("hooks", "tracker")
+"""Groups with any number of named parts."""
+QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 MAX_CACHED = 64
 """At most this many group compositions are cached, about 300 kB each."""
+
+
+def normalize(override: str) -> str:
+    """An override as Hydra takes it. Names of digits get quotes, since an id like 12345e67 would be read as a number;
+    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option."""
+    key, _, value = override.partition("=")
+    if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
+        return f"{key}='{value}'"
+    return f"{override[1:]}=[]" if override.removeprefix("~") in COLLECTIONS and override[0] == "~" else override
 
 
 @cache

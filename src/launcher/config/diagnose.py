@@ -30,11 +30,7 @@ def diagnose(
     config_name: str = "config",
     multirun: bool = False,
 ) -> list[str]:
-    """A sentence for each fault of a command line: syntax, names, options, and what `schema.validate` says
-    of the rest.
-
-    Empty if nothing is found.
-    """
+    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`."""
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
@@ -149,7 +145,7 @@ def _unknown_option(override: Override) -> str | None:
     """Why a group does not have the chosen options; None if it has them."""
     group, value = override.key_or_group, override.value()
     if value is None:
-        return None if override.is_delete() else f"to leave the group out, write ~{group}."
+        return None if override.is_delete() else f"to remove the group, write ~{group}."
     options = loader().repository.get_group_options(group)
     listed = f"{group} has {', '.join(options)}"
     for option in map(str, value if isinstance(value, list) else [value]):
@@ -181,7 +177,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
         path = ".".join(parts[:index])
         node = _select(config, path) if path else config
         if not isinstance(node, DictConfig):
-            return f"{path} is {show(node)}, and has no keys."
+            return f"{path} is {show(node)} and has no keys."
         if part not in node:
             return _unknown_key(override, config) if not path else _unknown_part(override, path, part, node)
     return first_line(error.__cause__ or error)
@@ -192,14 +188,14 @@ def _select(config: DictConfig, path: str) -> Any:
 
 
 def _unknown_key(override: Override, config: DictConfig) -> str:
-    """For a first part that is neither a group nor a key at the top."""
+    """For a first part that is neither a group nor a top-level key."""
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
     if near := nearest(name, keys + groups):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
-    if below := nearest(name, [str(one) for node in parts.values() for one in node]):
+    if below := nearest(name, [str(key) for node in parts.values() for key in node]):
         owners = [key for key, node in parts.items() if below in node and not OmegaConf.is_interpolation(node, below)]
         meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
         return f"no key {name}; did you mean {meant}?"
@@ -207,10 +203,10 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
-    """For a key that its node does not have, though the node's `_target_` may take it."""
+    """For a key that its node does not have; the node's `_target_` may take it."""
     keys, taken = [str(key) for key in node], _parameters(node)
     if part in taken and not override.is_delete():
-        return f"the key is not in {path} yet; add it with +{override.input_line}."
+        return f"{path} does not have this key yet; add it with +{override.input_line}."
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"

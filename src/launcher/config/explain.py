@@ -1,8 +1,12 @@
 """Exceptions as sentences for the user."""
 
+import os
 import sys
+import sysconfig
+import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.errors import InstantiationException
 
@@ -11,7 +15,16 @@ from launcher.config.diagnose import diagnose
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
-from launcher.errors import config_error
+from launcher.errors import TrainingError, config_error
+from launcher.run.folder import RunFolder
+
+LIBRARIES = (
+    *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    *{f"{folder}{os.sep}" for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))},
+    f"{Path(__file__).parents[1]}{os.sep}",
+    "<frozen",
+)
+"""Where code is that is not the user's."""
 
 
 def report(sentences: Sequence[str]) -> None:
@@ -29,8 +42,9 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         return []
     if arguments.shell_completion:
         return [f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."]
-    found = diagnose(arguments.overrides, arguments.config_dir, arguments.config_name or "config", arguments.multirun)
-    return found or [first_line(error)]
+    config_name = arguments.config_name or "config"
+    sentences = diagnose(arguments.overrides, arguments.config_dir, config_name, arguments.multirun)
+    return sentences or [first_line(error)]
 
 
 def _not_located(error: InstantiationException) -> str | None:
@@ -46,11 +60,36 @@ def _not_located(error: InstantiationException) -> str | None:
         return str(schema.target_not_found(path, target, missing))
     except Unresolvable:
         pass
-    return f"{join(path, '_target_')}={target!r}: cannot be imported: {first_line(root_cause(error))}"
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return f"{join(path, '_target_')}={target!r}: cannot be imported: {first_line(cause)}"
 
 
-def root_cause(error: BaseException) -> BaseException:
-    """The innermost exception that an error was raised from."""
-    while error.__cause__ is not None:
+def unwrapped(error: BaseException) -> BaseException:
+    """What a part raised while Hydra built it."""
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def user_traceback(error: BaseException) -> str:
+    """A traceback with the frames of the user's code only; all frames where there are none."""
+    stack = traceback.TracebackException.from_exception(unwrapped(error))
+    whole, any_own = "".join(stack.format()), False
+    chain: traceback.TracebackException | None = stack
+    while chain is not None:
+        own = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]
+        any_own = any_own or bool(own)
+        chain.stack = traceback.StackSummary.from_list(own)
+        chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+    return "".join(stack.format()) if any_own else whole
+
+
+def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> None:
+    """Append the whole traceback of a crash to a run's log, and note in the error where it is."""
+    log = folder.log_path(rank)
+    if config_error(error) is None and not isinstance(error, TrainingError) and log.parent.is_dir():
+        with log.open("a") as file:
+            file.write("".join(traceback.format_exception(error)))
+        unwrapped(error).add_note(f"(the whole traceback: {log})")

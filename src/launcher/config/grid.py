@@ -1,4 +1,4 @@
-"""The jobs that a sweep's overrides stand for."""
+"""The jobs of a sweep."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -9,18 +9,18 @@ from launcher.errors import ConfigError
 
 
 def expand(overrides: Sequence[Override]) -> list[list[str]]:
-    """The overrides of each job of a sweep: every combination of the values that each key is given.
+    """The overrides of each job: every combination of the keys' values.
 
     Raises:
-        ConfigError: a sweep over an interval, which names no values.
+        ConfigError: a sweep over an interval, which has no list of values.
     """
     values: dict[str, list[str]] = {}
-    for one in overrides:
-        key, text = one.get_key_element(), str(one.input_line)
-        if not one.is_sweep_override():
+    for override in overrides:
+        key, text = override.get_key_element(), str(override.input_line)
+        if not override.is_sweep_override():
             values[key] = [text]
-        elif one.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
         else:
-            raise ConfigError(f"{text}: names no values; e.g. {key}=0.1,0.2 or {key}=range(1,5).")
+            raise ConfigError(f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5).")
     return [list(job) for job in product(*values.values())]

@@ -42,7 +42,7 @@ def show(value: Any, limit: int = 60) -> str:
         text = str(value).lower()
     elif isinstance(value, str):
         text = repr(value)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         text = f"[{','.join(show(item, limit) for item in value)}]"
     elif isinstance(value, dict):
         text = "{" + ",".join(f"{key}:{show(item, limit)}" for key, item in value.items()) + "}"
@@ -55,15 +55,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """The most similar name, else the shortest that contains it or is part of it; None if there is none."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
-    close = get_close_matches(name.lower(), folded, n=1)
-    if close:
-        return folded[close[0]]
+    for close in get_close_matches(name.lower(), folded):
+        if abs(len(close) - len(name)) <= max(2, len(name) // 3):  # `epochs` is not `eps`
+            return folded[close]
     parts = [candidate for candidate in candidates if len(name) > 2 and (name in candidate or candidate in name)]
     return min(parts, key=len, default=None)
 
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
-    """`; did you mean X?` or a full stop; `template` says how X is written (`model={}`)."""
+    """`; did you mean X?` or a full stop; `template` is how X is written (`model={}`)."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."
 
@@ -95,9 +95,8 @@ def bounds(annotation: Any) -> list[Ge | Gt | Le | Lt]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a plain value is of a type, strictly: no text for a number, no bool or 2.0 for an int.
-
-    Knows the types that `launcher.config.annotations` yields; a whole number passes for a float, as in Python.
+    """Whether a plain value has a type of `launcher.config.annotations`, strictly: text is not a number, and neither a
+    bool nor 2.0 is an int. An int is a float, as in Python.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

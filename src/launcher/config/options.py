@@ -1,5 +1,4 @@
-"""Folders of configuration: where they are, and which groups and options lie in them. Imports no Hydra by
-itself."""
+"""Folders of configuration: where they are, and their groups and options. Does not import Hydra by itself."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def config_path() -> str:
-    """The repository's `conf/` if this is a checkout, else the copy that the wheel carries, as Hydra writes
-    it."""
+    """The repository's `conf/` in a checkout, else the wheel's copy, in Hydra's notation."""
     conf = Path(__file__).resolve().parents[3] / "conf"
     checkout = Path(__file__).resolve().parents[2].name == "src" and (conf / "config.yaml").is_file()
     return str(conf) if checkout else "pkg://launcher.conf"
@@ -27,8 +25,7 @@ def main_folder() -> Traversable:
 
 
 def composed_from(config: "DictConfig") -> list[Traversable]:
-    """The folders that Hydra composed a configuration from, its own left out; none if Hydra did not compose
-    it."""
+    """The folders that Hydra composed a configuration from, except its own; none if Hydra did not compose it."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -45,10 +42,10 @@ def composed_from(config: "DictConfig") -> list[Traversable]:
 
 
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:
-    """Each group with its options; those of Hydra itself left out."""
-    names = {one.name for folder in folders for one in folder.iterdir() if one.is_dir() and one.name != "hydra"}
-    found = {name: options(folders, name) for name in sorted(names)}
-    return {name: listed for name, listed in found.items() if listed}
+    """Each group with its options, except Hydra's own groups."""
+    names = {each.name for folder in folders for each in folder.iterdir() if each.is_dir() and each.name != "hydra"}
+    listed = {name: options(folders, name) for name in sorted(names)}
+    return {name: group for name, group in listed.items() if group}
 
 
 def options(folders: Sequence[Traversable], group: str) -> list[str]:
@@ -57,10 +54,10 @@ def options(folders: Sequence[Traversable], group: str) -> list[str]:
 
 
 def options_with(folders: Sequence[Traversable], group: str, key: str) -> list[str]:
-    """Those options of a group whose file has a key at its top level."""
+    """The options of a group whose file has a key at its top level."""
     pattern = re.compile(rf"^{re.escape(key)}\s*:", re.MULTILINE)
-    found = (file for file in _files(folders, group) if pattern.search(file.read_text(encoding="utf-8")))
-    return sorted({file.name.removesuffix(".yaml") for file in found})
+    files = (file for file in _files(folders, group) if pattern.search(file.read_text(encoding="utf-8")))
+    return sorted({file.name.removesuffix(".yaml") for file in files})
 
 
 def _files(folders: Sequence[Traversable], group: str) -> Iterator[Traversable]:

@@ -9,18 +9,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Lt
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
+from launcher.config.compositions import COLLECTIONS
 from launcher.config.messages import Fault, WrongType, describe, fits, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.resolve import UNRESOLVED, references, resolve
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
-from launcher.config.source import NotFound
-from launcher.config.tree import join, walk
+from launcher.config.source import NotFound, find_module
+from launcher.config.tree import get, join, walk
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -74,8 +76,14 @@ SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys}
 OPEN_SECTIONS = ("paths",)
 """Sections in which users may keep keys of their own."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
-COLLECTIONS = ("hooks", "tracker")
-"""Groups with any number of named parts."""
+HYDRA_KEYS: dict[str, Any] = {
+    "hydra.run.dir": "${run.dir}",
+    "hydra.sweep.dir": "${launcher.path:${paths.outputs}}",
+    "hydra.sweep.subdir": "${run.name}/${run.id}",
+    "hydra.output_subdir": None,
+    "hydra.job.chdir": False,
+}
+"""Where Hydra writes, and its current folder, follow from `paths.outputs`."""
 FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument when training builds them, with or without `_partial_: true`."""
 REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
@@ -91,6 +99,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: with a sentence for every fault.
     """
+    check_hydra(config)
     tree, faults = resolve(config)
     written = OmegaConf.to_container(config, resolve=False)
     sources = references(written)
@@ -98,11 +107,46 @@ def validate(config: DictConfig) -> dict[str, Any]:
     faults += _groups(tree, config)
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
-            faults += _node(path, node, set(sources.values()))
+            faults += _node(path, node, set(sources.values()) if path == "data" else set())
     faults += crosschecks({key: value for key, value in tree.items() if value is not UNRESOLVED})
     if faults:
         raise ConfigError(*map(str, _at_their_source(faults, sources)))
     return tree
+
+
+def check_hydra(config: DictConfig) -> None:
+    """Check Hydra's own keys, if the configuration has them.
+
+    Raises:
+        ConfigError: a key that changes where a run is stored, or a folder of configuration that does not exist.
+    """
+    hydra = OmegaConf.to_container(config.hydra, resolve=False) if "hydra" in config else {}
+    faults = []
+    for key, expected in HYDRA_KEYS.items():
+        value = get({"hydra": hydra}, key)
+        if hydra and value != expected and not (expected is False and value is None):
+            way = (
+                "paths are relative to the folder of the command"
+                if key.endswith("chdir")
+                else "set paths.outputs instead"
+            )
+            faults.append(Fault(key, show(value), f"cannot be changed; {way}."))
+    for source in get(hydra, "runtime.config_sources") or ():
+        path = source["path"]
+        if source["schema"] == "pkg" and find_module(path) is None:
+            faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
+        elif source["schema"] == "file" and not Path(path).is_dir():
+            faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
+    if faults:
+        raise ConfigError(*map(str, faults))
+
+
+def without_own_keys(node: DictConfig) -> DictConfig:
+    """A node without the user's own keys, which others refer to and its `_target_` does not take."""
+    spec = signature(str(node.get("_target_")))
+    if spec is None or spec.takes_more:
+        return node
+    return OmegaConf.masked_copy(node, [key for key in node if key in (*spec.names, *INSTANTIATION)])
 
 
 def _at_their_source(faults: list[Fault], sources: dict[str, str]) -> list[Fault]:
@@ -184,7 +228,7 @@ def _is_referred_to(config: DictConfig, key: str) -> bool:
 
 
 def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fault]:
-    """Check a node with `_target_`; keys that others refer to may be the user's own."""
+    """Check a node with `_target_`. A key in `referred_to` may be the user's own."""
     target = node["_target_"]
     try:
         spec = signature(target)

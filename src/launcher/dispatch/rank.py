@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def main() -> None:
 
 def work(folder: Path) -> tuple[dict[str, Any], int]:
     """Do the job; what became of it, and the exit code."""
-    from launcher.config.explain import explain
+    from launcher.config.explain import explain, user_traceback
 
     try:
         return {"kind": "done", "value": run(folder / JOB)}, 0
@@ -67,7 +66,7 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
         code = error.code if isinstance(error, SystemExit) else 1
         if code in (None, 0):
             return {"kind": "done", "value": None}, 0
-        return {"kind": "failed", "text": traceback.format_exc()}, code if isinstance(code, int) else 1
+        return {"kind": "failed", "text": user_traceback(error)}, code if isinstance(code, int) else 1
 
 
 def run(path: Path) -> Any:
@@ -76,14 +75,20 @@ def run(path: Path) -> Any:
     from omegaconf import OmegaConf
 
     from launcher.config import identity  # noqa: F401 - registers the resolvers
+    from launcher.config.explain import log_traceback
     from launcher.dispatch import forced_exit
+    from launcher.run.folder import RunFolder
 
     job = OmegaConf.load(path)
     if job.hydra is not None:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
     config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
     forced_exit.arm(config)
-    return instantiate(config.job).run(config)
+    try:
+        return instantiate(config.job).run(config)
+    except Exception as error:
+        log_traceback(error, RunFolder(config.run.dir), int(os.environ["RANK"]))
+        raise
 
 
 def end_with_parent(parent: int) -> None:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import checkpoint_path, request_name
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.explain import unwrapped
 from launcher.errors import ConfigError, config_error
 from launcher.hooks.record import RecordHook, changes_since
 from launcher.run import deadline, signals
@@ -193,6 +194,7 @@ def end_attempt(record: RunRecord, outcome: Outcome, step: int, **details: Any) 
 
 def end_failed(record: RunRecord, error: BaseException, step: int) -> None:
     code = 1 if config_error(error) is None else 2
+    error = unwrapped(error)
     reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, if this error only follows from it
     if code == 1:
         logger.error("Failed at step %d: %s", step, reason)

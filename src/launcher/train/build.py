@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.config.checks import batch_fault
+from launcher.config.schema import without_own_keys
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.init_from import InitFromHook
@@ -46,7 +47,7 @@ def build_trainer(
     strategy, precision, plan = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
     seed_all(config.seed, strategy.ranks.rank)
-    data = instantiate(config.data)
+    data = instantiate(without_own_keys(config.data))
     data.check()
     hooks = [*(extra_hooks or []), *_hooks(config)]
     loader = data.train_loader(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.cli.main import read
+from launcher.cli.main import read, task
+from launcher.config.compose import compose
 from launcher.errors import ConfigError
 from support.projects import exit_code, launcher, write_project
 
@@ -32,7 +33,7 @@ def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
     return done.returncode, {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 
 
-def test_help_says_what_there_is_and_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_help_lists_the_groups_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = launcher("--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     for line in ("model: ", "precision: bf16, fp16, fp32, tf32", "--multirun", "Exit codes"):
@@ -61,6 +62,20 @@ def test_the_composed_configuration_is_printed_from_any_folder(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_invalid_configuration_is_printed_with_its_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("trainer.max_steps=0", "--cfg", "job", "-p", "trainer.max_steps") == 2
+    printed = capsys.readouterr()
+    assert printed.out == "0\n"
+    assert printed.err == "trainer.max_steps=0: should be a whole number greater than 0.\n"
+
+
+def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
+    config = compose(["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"])
+    first = task(config)
+    assert "val/loss" in first
+    assert task(config) == {name: first[name] for name in first}
+
+
 @pytest.mark.parametrize("flags", [["--info", "searchpath"], ["--info"], ["-sc", "install=bash"], ["--hydra-help"]])
 def test_hydras_own_flags_work(flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*flags) == 0
@@ -81,11 +96,11 @@ BAD = {
     "optimizer.lrr=0.1": "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
     "lr=0.1": "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
     "max_step=3": "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
-    "scheduler=null": "scheduler=null: to leave the group out, write ~scheduler.",
-    "seed.x=3": "seed.x=3: seed is 0, and has no keys.",
+    "scheduler=null": "scheduler=null: to remove the group, write ~scheduler.",
+    "seed.x=3": "seed.x=3: seed is 0 and has no keys.",
     "+seed=3": "+seed=3: the key exists already; remove the +.",
     "~seedd": "~seedd: no key seedd; did you mean ~seed?",
-    "precision.init_scale=3": "the key is not in precision yet; add it with +precision.init_scale=3.",
+    "precision.init_scale=3": "precision does not have this key yet; add it with +precision.init_scale=3.",
     "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
     "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
     "trainer={": "trainer={: cannot be read (",
@@ -97,10 +112,19 @@ BAD = {
     "-sc": "e.g. -sc install=bash.",
     "-m seed=1,x": "seed='x': should be a whole number",
     "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
-    "-m seed=interval(1,2)": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
-    "-m seed=interval(1,2) sede=3": "seed=interval(1,2): names no values; e.g. seed=0.1,0.2 or seed=range(1,5).",
+    "-m seed=interval(1,2)": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5).",
+    "-m seed=interval(1,2) sede=3": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5).",
     "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
     "-m --run": "--run and --multirun exclude each other; see --help.",
+    "-m --cfg job seed=1,2": "--cfg prints one configuration; remove --multirun, and use one value per key",
+    "hydra.run.dir=x": "hydra.run.dir='x': cannot be changed; set paths.outputs instead.",
+    "-m hydra.sweep.dir=x seed=1,2": "hydra.sweep.dir='x': cannot be changed; set paths.outputs instead.",
+    "-m hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": "hydra.sweep.subdir='x': cannot be",
+    "hydra.job.chdir=true": "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command.",
+    "hydra.searchpath=[pkg://no.such]": "hydra.searchpath=pkg://no.such: there is no package no.such.",
+    "hydra.searchpath=[no/such] seed=x": "hydra.searchpath=no/such: there is no such folder.",
+    "epochs=3": "epochs=3: no key epochs; a run has job, data, ",
+    "optimizer.betas=0.9": "e.g. optimizer.betas=[0.9,0.999].",
 }
 
 
@@ -183,6 +207,8 @@ def test_a_crash_is_a_traceback_and_exit_code_one(outcome: str, message: str, tm
     done = launcher("--config-dir", "conf", "job=mine", "model=mine", f"job.outcome={outcome}", cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr and message in done.stderr
+    frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert frames and all("my_package" in line for line in frames), "the user's frames only"
 
 
 def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

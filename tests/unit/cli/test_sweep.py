@@ -38,7 +38,7 @@ def test_a_job_of_a_sweep_is_the_run_that_it_would_be_alone(project: Path) -> No
     assert set((project / "outputs" / "gpt-text").iterdir()) == before
 
 
-def test_a_failing_job_stops_no_other_and_is_reported_at_the_end(
+def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     not_identity = "run.not_identity=[run,hydra]"
@@ -51,6 +51,11 @@ def test_a_failing_job_stops_no_other_and_is_reported_at_the_end(
     assert "failed: ValueError: a bug" in table[1]
     assert "failed with exit code 1" in table[2]
     assert "failed with exit code 2" in table[3]
+
+
+def test_the_line_of_a_failed_job_has_its_cause(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("model=mine", "job.outcome=cannot build") == 1
+    assert "failed: RuntimeError: built" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

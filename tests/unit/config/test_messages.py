@@ -65,5 +65,6 @@ def test_the_nearest_name_is_found_by_likeness_and_by_part() -> None:
     assert nearest("max_step", names) == "max_steps"
     assert nearest("batch_size", names) == "micro_batch_size"
     assert nearest("zzz", names) is None
+    assert nearest("epochs", ["eps"]) is None
     assert hint("max_step", names, "trainer.{}") == "; did you mean trainer.max_steps?"
     assert hint("zzz", names) == "."

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.schema import validate
+from launcher.config.schema import validate, without_own_keys
 from launcher.errors import ConfigError
 from support.projects import write_project
 
@@ -28,6 +28,8 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
         ["job=export", "trainer.micro_batch_size=7"],
         ["hooks=[]", "tracker=[]"],
+        ["~hooks", "~tracker"],
+        ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"],
         ["hooks.progress=null"],
         ["~scheduler"],
         ["~optimizer._partial_"],
@@ -162,6 +164,11 @@ def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:
 def test_all_faults_come_at_once_and_a_repeated_value_is_named_at_its_source() -> None:
     found = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
     assert [one.partition("=")[0] for one in found] == ["seed", "device", "trainer.max_steps", "optimizer.lr"]
+
+
+def test_keys_of_the_users_own_are_not_for_the_constructor() -> None:
+    config = compose(["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"])
+    assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
 
 
 def test_files_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
