@@ -1,4 +1,4 @@
-"""Every YAML of conf/ composes, is right, and says what its class says."""
+"""Every YAML of conf/ composes, is valid, and matches the signature of its class."""
 
 import inspect
 from pathlib import Path
@@ -34,7 +34,7 @@ NEEDS = {
 EXTRAS = {("model", "huggingface"): "transformers"}
 """Options that need a package which is not always installed."""
 NOT_BUILT = [("model", "pretrained")]
-"""Options that nothing can be made of here: there are no weights."""
+"""Options that cannot be built here: there are no weights."""
 
 
 def chosen(group: str, option: str) -> DictConfig:
@@ -57,19 +57,19 @@ def test_every_file_is_an_option_of_a_group() -> None:
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_composes_and_is_right(group: str, option: str) -> None:
+def test_every_option_is_valid(group: str, option: str) -> None:
     validate(chosen(group, option))
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_is_what_its_class_takes(group: str, option: str) -> None:
-    """The signature told from source is the one that Python sees, and what is no partial can be made of it."""
+def test_every_option_matches_its_class(group: str, option: str) -> None:
+    """The signature read from source is the one that Python sees, and each part that is not a partial can be built."""
     config = chosen(group, option)
     node = OmegaConf.select(config, group)
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
-        told, real = signature(target), inspect.signature(get_object(target))
-        named = [one for one in real.parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-        assert told is not None and told.names == [one.name for one in named]
+        read, real = signature(target), inspect.signature(get_object(target))
+        named = [each for each in real.parameters.values() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        assert read is not None and read.names == [each.name for each in named]
     if (group, option) in EXTRAS:
         pytest.importorskip(EXTRAS[group, option])
     if (group, option) in NOT_BUILT:

@@ -18,7 +18,7 @@ from launcher.config.compose import compose
 from launcher.config.compositions import normalize
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.options import config_path
-from launcher.config.session import VERSION_BASE, flag_parser
+from launcher.config.session import VERSION, flag_parser
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = read(words)
         sys.argv[1:] = _in_order(words, arguments)
-        hydra.main(config_path(), "config", VERSION_BASE)(task)()
+        hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         if arguments.cfg:
             sys.stdout.flush()
             schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))

@@ -41,7 +41,7 @@ class SweepJob:
 
     @property
     def config(self) -> DictConfig:
-        """Composed when asked for: a thousand of them would fill the memory."""
+        """Composed at each access: a thousand of them would fill the memory."""
         return self.composer.compose(self.overrides, self.index)
 
     @property

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra import initialize_config_dir, initialize_config_module
+from hydra import __version__, initialize_config_dir, initialize_config_module
 
 # Public Hydra applies values only together with composing the groups, which takes 100 ms.
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -25,7 +25,8 @@ from yaml import YAMLError
 
 from launcher.config.options import config_path
 
-VERSION_BASE = "1.3"
+VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
+"""Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 """What Hydra raises for a bad command line or a bad YAML file."""
 
@@ -35,9 +36,9 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
     """Set Hydra up with our config folder and the user's, as its command line does."""
     path = config_path()
     if path.startswith("pkg://"):
-        hydra: Any = initialize_config_module(path.removeprefix("pkg://"), version_base=VERSION_BASE)
+        hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
     else:
-        hydra = initialize_config_dir(path, version_base=VERSION_BASE)
+        hydra = initialize_config_dir(path, **VERSION)
     folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
     for override in overrides:
         if override.startswith("hydra.searchpath="):

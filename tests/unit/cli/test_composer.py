@@ -1,4 +1,4 @@
-"""The jobs of a sweep share compositions, and yet each is what it would be alone."""
+"""The jobs of a sweep share compositions, and each equals the configuration of its overrides alone."""
 
 import pytest
 from hydra.types import RunMode
@@ -35,14 +35,14 @@ def jobs() -> list[SweepJob]:
 
 
 @pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
-def test_a_job_is_what_it_would_be_alone(jobs: list[SweepJob], index: int) -> None:
+def test_a_job_equals_its_overrides_alone(jobs: list[SweepJob], index: int) -> None:
     job = jobs[index]
     assert job.plain == validate(compose(JOBS[index]))
     assert job.hydra["overrides"]["task"] == JOBS[index]
     assert (job.hydra["job"]["num"], job.hydra["job"]["id"]) == (index, str(index))
 
 
-def test_a_configuration_to_keep_is_a_copy(jobs: list[SweepJob]) -> None:
+def test_each_configuration_is_a_copy(jobs: list[SweepJob]) -> None:
     with session(None):
         for job in (jobs[0], jobs[10]):
             config = job.config

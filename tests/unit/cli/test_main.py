@@ -139,13 +139,13 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert list(folder.iterdir()) == []
 
 
-def test_all_faults_of_a_command_line_come_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_of_a_command_line_are_reported_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("model=gtp", "sede=3", "trainer.max_steps=0", "optimizer.lr=abc", "foo") == 2
     keys = [line.partition("=")[0].partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert keys == ["foo", "model", "sede", "trainer.max_steps", "optimizer.lr"]
 
 
-def test_broken_yaml_of_the_users_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "conf" / "model").mkdir(parents=True)
     (folder / "conf" / "model" / "broken.yaml").write_text("a: [1,\n")
     assert exit_code("--config-dir", "conf", "model=broken") == 2
@@ -161,7 +161,7 @@ def test_flags_may_be_among_the_overrides() -> None:
         read(["--cfg", "job", "--info"])
 
 
-def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
+def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
     write_project(tmp_path)
     shown = launcher("--config-dir", "conf", "model=mine", "--cfg", "job", "-p", "model", cwd=tmp_path)
     assert "_target_: my_package.MyModel" in shown.stdout
@@ -188,7 +188,7 @@ def test_a_users_package_and_configuration_are_found(tmp_path: Path) -> None:
         (["job.outcome=is stopped"], 143, []),
     ],
 )
-def test_how_a_task_ends_is_the_exit_code(
+def test_the_exit_code_is_how_a_task_ends(
     overrides: list[str], code: int, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

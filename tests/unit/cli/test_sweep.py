@@ -1,4 +1,4 @@
-"""Sweeps: all jobs checked first, then run one after the other."""
+"""Sweeps: all jobs are checked first, then run one after the other."""
 
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_every_combination_runs_in_a_folder_of_its_own(project: Path, capsys: py
     assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
 
 
-def test_a_job_of_a_sweep_is_the_run_that_it_would_be_alone(project: Path) -> None:
+def test_a_job_of_a_sweep_is_the_run_of_its_overrides_alone(project: Path) -> None:
     assert sweep("seed=1,2") == 0
     before = set((project / "outputs" / "gpt-text").iterdir())
     assert exit_code("--config-dir", "conf", "job=mine", "seed=2") == 0
@@ -74,7 +74,7 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
         (["seed=1,2,x"], "seed='x': should be a whole number"),
     ],
 )
-def test_nothing_starts_while_any_job_is_at_fault(
+def test_nothing_starts_if_any_job_has_a_fault(
     overrides: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(*overrides) == 2

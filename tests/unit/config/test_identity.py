@@ -49,7 +49,7 @@ def test_the_current_folder_does_not_count(tmp_path: Path, monkeypatch: pytest.M
         "job=evaluate",
     ],
 )
-def test_what_cannot_change_the_numbers_does_not_count(override: str) -> None:
+def test_keys_that_cannot_change_the_numbers_are_not_hashed(override: str) -> None:
     assert id_of(override) == id_of()
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_change_the_numbers_does_not_count(override: str) -> None:
         "hooks=[default,early_stopping]",
     ],
 )
-def test_everything_else_counts(override: str) -> None:
+def test_all_other_keys_are_hashed(override: str) -> None:
     assert id_of(override) != id_of()
 
 
@@ -103,7 +103,7 @@ def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
     assert first != written("a.json", '{"zero_optimization": {"stage": 3}}')
 
 
-def test_a_whole_number_is_the_same_written_either_way() -> None:
+def test_a_whole_number_and_its_float_are_the_same() -> None:
     assert id_of("optimizer.lr=1") == id_of("optimizer.lr=1.0") != id_of("optimizer.lr=1.5")
 
 
@@ -126,7 +126,7 @@ def test_a_value_that_depends_on_the_run_folder_is_no_circle() -> None:
     assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (first, id_of())
 
 
-def test_the_name_is_of_the_choices_or_the_experiment() -> None:
+def test_the_name_is_the_experiment_or_the_choices() -> None:
     assert compose(["model=mlp", "data=digits"]).run.name == "mlp-digits"
     assert compose(["experiment=digits_mlp"]).run.name == "digits_mlp"
     assert compose(["experiment=digits_mlp", "run.name=mine"]).run.name == "mine"
@@ -155,9 +155,9 @@ def test_a_resolved_configuration_keeps_name_and_id(composed: DictConfig) -> Non
 
 def test_identity_leaves_the_run_and_hydra_out() -> None:
     config = compose()
-    counted = identity(config)
-    assert not {"run", "hydra", "job", "paths"} & counted.keys()
-    assert {"seed", "data", "model", "optimizer", "trainer"} <= counted.keys()
+    hashed = identity(config)
+    assert not {"run", "hydra", "job", "paths"} & hashed.keys()
+    assert {"seed", "data", "model", "optimizer", "trainer"} <= hashed.keys()
     assert run_id(config) == config.run.id
 
 

@@ -1,4 +1,4 @@
-"""Values, types and near misses in words."""
+"""Values, types and suggestions in messages."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from launcher.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt,
     ("value", "text"),
     [(None, "null"), (True, "true"), ("abc", "'abc'"), (0.1, "0.1"), ([1, "a"], "[1,'a']"), ({"a": None}, "{a:null}")],
 )
-def test_values_are_shown_as_one_types_them(value: Any, text: str) -> None:
+def test_values_are_shown_as_on_a_command_line(value: Any, text: str) -> None:
     assert show(value) == text
 
 
@@ -40,13 +40,13 @@ def test_long_values_are_cut() -> None:
         (Any, [None, object()], []),
     ],
 )
-def test_types_are_taken_strictly(annotation: Any, good: list[Any], bad: list[Any]) -> None:
+def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if not fits(value, annotation)] == []
     assert [value for value in bad if fits(value, annotation)] == []
 
 
 @pytest.mark.parametrize(
-    ("annotation", "words"),
+    ("annotation", "text"),
     [
         (PositiveInt, "a whole number greater than 0"),
         (PositiveInt | None, "a whole number greater than 0 or null"),
@@ -56,11 +56,11 @@ def test_types_are_taken_strictly(annotation: Any, good: list[Any], bad: list[An
         (list[str], "a list, each item text"),
     ],
 )
-def test_types_are_put_into_words(annotation: Any, words: str) -> None:
-    assert describe(annotation) == words
+def test_types_are_described(annotation: Any, text: str) -> None:
+    assert describe(annotation) == text
 
 
-def test_the_nearest_name_is_found_by_likeness_and_by_part() -> None:
+def test_the_nearest_name_is_similar_or_contains_the_other() -> None:
     names = ["max_steps", "micro_batch_size", "lr"]
     assert nearest("max_step", names) == "max_steps"
     assert nearest("batch_size", names) == "micro_batch_size"

@@ -1,4 +1,4 @@
-"""Every fault of a configuration is a sentence that names the key, the value and the way out."""
+"""Every fault of a configuration is a sentence that names the key, the value and the fix."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from support.projects import write_project
 
 
 def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
-    """What is wrong with a configuration that composes; [] if nothing is."""
+    """The faults of a configuration that composes."""
     try:
         validate(compose(overrides, config_dir))
     except ConfigError as error:
@@ -37,7 +37,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
     ],
 )
-def test_what_is_right_passes(overrides: list[str]) -> None:
+def test_a_valid_configuration_passes(overrides: list[str]) -> None:
     assert sentences(*overrides) == []
 
 
@@ -99,7 +99,7 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
             "run.name='a/b': should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, "
             "digit or _.",
         ),
-        (["run.id=12345"], "run.id=12345: should be text."),
+        (["run.id=true"], "run.id=true: should be text."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
         (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
@@ -157,21 +157,21 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
     ],
 )
 def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:
-    found = sentences(*overrides)
-    assert len(found) == 1 and sentence in found[0], found
+    faults = sentences(*overrides)
+    assert len(faults) == 1 and sentence in faults[0], faults
 
 
-def test_all_faults_come_at_once_and_a_repeated_value_is_named_at_its_source() -> None:
-    found = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
-    assert [one.partition("=")[0] for one in found] == ["seed", "device", "trainer.max_steps", "optimizer.lr"]
+def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() -> None:
+    faults = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
+    assert [fault.partition("=")[0] for fault in faults] == ["seed", "device", "trainer.max_steps", "optimizer.lr"]
 
 
-def test_keys_of_the_users_own_are_not_for_the_constructor() -> None:
+def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
     config = compose(["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"])
     assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
 
 
-def test_files_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert sentences("data.files=corpus/*.txt") == [
         f"data.files='corpus/*.txt': matches no file (looked in {tmp_path})."
@@ -186,7 +186,7 @@ def test_files_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sentences("data.files='~/corpus/*.txt'") == []
 
 
-def test_a_checkpoint_to_start_from_must_be_there(tmp_path: Path) -> None:
+def test_a_checkpoint_to_start_from_must_exist(tmp_path: Path) -> None:
     assert sentences(f"run.init_from={tmp_path}", f"run.resume={tmp_path}") == []
     (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
     assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []

@@ -111,7 +111,7 @@ def test_the_parameters_of_what_a_name_leads_to(package: str, target: str, names
 
 def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) -> None:
     spec = read(f"{package}.parts.Typed")
-    kinds = {one.name: one.annotation for one in spec.parameters}
+    kinds = {each.name: each.annotation for each in spec.parameters}
     assert kinds == {
         "size": Any,  # an alias of another module
         "mode": Literal["a", "b"],
@@ -127,7 +127,7 @@ def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) ->
 
 
 def test_a_missing_default_differs_from_none(package: str) -> None:
-    defaults = {one.name: one.default for one in read(f"{package}.parts.Typed").parameters}
+    defaults = {each.name: each.default for each in read(f"{package}.parts.Typed").parameters}
     assert defaults["size"] is REQUIRED and defaults["betas"] == (0.9, 0.99) and defaults["maybe"] is None
     assert read(f"{package}.parts.LongRow")["tags"].default is UNKNOWN
 
