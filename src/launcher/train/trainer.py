@@ -164,7 +164,8 @@ class BaseTrainer:
     @property
     def is_last_step(self) -> bool:
         """Whether training ends with the present step; a run logs, evaluates and saves it in any case."""
-        return self.step >= self.max_steps or self.state.stop_reason is not None
+        state = self.state
+        return state.step >= state.max_steps or state.stop_reason is not None
 
     @property
     def samples(self) -> int | None:
@@ -243,7 +244,7 @@ class BaseTrainer:
             restore_rng(rng)
             if self._stop_signal():
                 self._boundary()
-            while self.step < self.max_steps and self.state.stop_reason is None:
+            while not self.is_last_step:
                 self._run_step()
                 if self.is_last_step and self.update_was_skipped():
                     raise TrainingError(

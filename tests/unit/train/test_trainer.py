@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,7 @@ import torch
 from torch import nn
 
 from launcher import BaseHook, BaseTrainer, LoggingHook, LossNoneWarning
-from launcher.config.compose import compose
 from launcher.errors import TrainingError
-from launcher.hooks.base import RunContext
-from launcher.run.folder import RunFolder
-from launcher.train.build import build_trainer
 
 
 class Toy(BaseTrainer):
@@ -264,29 +259,6 @@ def test_unwrap() -> None:
     assert trainer.unwrapped_model is trainer.model
 
 
-class Names(BaseHook):
-    """A user's hook whose attributes have names that a run used to fill in."""
-
-    def __init__(self) -> None:
-        self.loader, self.texts, self.attempt = None, ("a", "b"), "first"
-        self.context: RunContext | None = None
-
-    def bind(self, context: RunContext) -> None:
-        self.context = context
-
-
-def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> None:
-    overrides = ["model=mlp", "data=synthetic", "~hooks.checkpointing", "trainer.max_steps=1", "device=cpu"]
-    config = compose([*overrides, f"paths.outputs={tmp_path}"])
-    hook = Names()
-    trainer = build_trainer(config, RunFolder(tmp_path), [hook])
-    trainer.context.attempt = 3
-    trainer.train()
-    assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
-    assert hook.context is not None and hook.context.attempt == 3
-    assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
-
-
 def test_before_optimizer_step_is_called_once_a_step_not_once_an_attempt() -> None:
     class Norms(BaseHook):
         def __init__(self) -> None:
@@ -311,50 +283,6 @@ def test_the_state_as_a_dict() -> None:
     state = json.loads(json.dumps(trainer.state.to_dict()))
     assert (state["step"], state["max_steps"], state["stop_reason"]) == (2, 2, None)
     assert state["metrics"]["train/loss"] == pytest.approx(float(trainer.step_info["loss"][0]))
-
-
-def test_log_reaches_every_form_of_a_hook() -> None:
-    calls: list[tuple[str, Any, bool]] = []
-
-    class Log(BaseHook):
-        def on_log(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
-            calls.append(("on_log", records, dry_run))
-
-    class Scalars(Log):
-        def on_log_scalars(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
-            calls.append(("on_log_scalars", records, dry_run))
-
-    class Keyword(BaseHook):
-        def on_log(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
-            calls.append(("keyword", records, dry_run))
-
-        def on_log_images(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
-            calls.append(("images", records, dry_run))
-
-    instance = BaseHook()
-    instance.on_log = lambda trainer, records, dry_run: calls.append(("instance", records, dry_run))  # type: ignore[method-assign]
-    trainer = Toy(GOOD, [Log(), Scalars(), Keyword(), instance], max_steps=1)
-    trainer.build()
-    trainer.log({"a": 1})
-    trainer.log_scalars({"b": 2}, True)
-    trainer.log_images({}, dry_run=True)
-    names = ["on_log", "on_log_scalars", "keyword", "instance"]
-    assert calls == [
-        *((n, {"a": 1}, False) for n in names),
-        *((n, {"b": 2}, True) for n in names),
-        ("images", {}, True),
-    ]
-    assert trainer.state.metrics == {"a": 1}, "a dry run leaves nothing behind"
-
-
-def test_a_function_set_on_an_instance_is_called() -> None:
-    steps: list[int] = []
-    hook = BaseHook()
-    trainer = Toy(GOOD, [hook], max_steps=2)
-    trainer.build()
-    hook.on_after_step = lambda trainer: steps.append(trainer.step)  # type: ignore[method-assign]
-    trainer.train()
-    assert steps == [1, 2]
 
 
 def test_a_parameter_group_may_be_added_in_a_step() -> None:

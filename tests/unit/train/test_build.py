@@ -1,0 +1,66 @@
+"""A trainer from a configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher import BaseHook
+from launcher.config.compose import compose
+from launcher.errors import ConfigError
+from launcher.hooks.base import RunContext
+from launcher.optim.precision import Precision
+from launcher.run.folder import RunFolder
+from launcher.strategies.ddp import DdpStrategy
+from launcher.train.build import build_trainer, compile_options, step_plan
+
+
+class Names(BaseHook):
+    """A user's hook whose attributes have names that a run used to fill in."""
+
+    def __init__(self) -> None:
+        self.loader, self.texts, self.attempt = None, ("a", "b"), "first"
+        self.context: RunContext | None = None
+
+    def bind(self, context: RunContext) -> None:
+        self.context = context
+
+
+def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> None:
+    overrides = ["model=mlp", "data=synthetic", "~hooks.checkpointing", "trainer.max_steps=1", "device=cpu"]
+    config = compose([*overrides, f"paths.outputs={tmp_path}"])
+    hook = Names()
+    trainer = build_trainer(config, RunFolder(tmp_path), [hook])
+    trainer.context.attempt = 3
+    trainer.train()
+    assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
+    assert hook.context is not None and hook.context.attempt == 3
+    assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
+
+
+@pytest.mark.parametrize(("micro", "ranks", "expected"), [(None, 1, (12, 1)), (None, 3, (4, 1)), (2, 3, (2, 2))])
+def test_the_batch_is_divided(micro: int | None, ranks: int, expected: tuple[int, int]) -> None:
+    config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro or 'null'}"])
+    plan = step_plan(config, ranks, Precision())
+    assert (plan.micro_batch_size, plan.grad_accum_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("micro", "ranks", "key"), [("null", 5, "data.batch_size=12"), (5, 2, "trainer.micro_batch_size=5")]
+)
+def test_a_batch_that_does_not_divide_is_refused(micro: object, ranks: int, key: str) -> None:
+    config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro}"])
+    with pytest.raises(ConfigError, match=key):
+        step_plan(config, ranks, Precision())
+
+
+@pytest.mark.parametrize(
+    ("retries", "precision", "expected"), [(3, "fp32", True), (3, "fp16", False), (None, "bf16", False)]
+)
+def test_retries(retries: int | None, precision: str, expected: bool) -> None:
+    assert Precision(precision).retries(retries) is expected  # type: ignore[arg-type]
+
+
+def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
+    config = compose(["model=mlp", "data=digits", "trainer.compile={fullgraph: true}"])
+    with pytest.raises(ConfigError, match="breaks the graph"):
+        compile_options(config.trainer.compile, DdpStrategy())
