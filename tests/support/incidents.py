@@ -92,7 +92,7 @@ def kill_task(lab: Lab, job: str, node: str, outputs: Path) -> None:
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
     """The job stays until SLURM ends it, but does not keep the run's lock: another node may resume the run."""
     lab.preempt(node, seconds=30)
-    wait_for(lambda: record(outputs)["state"] == "failed", "the run to say that SLURM cannot be asked")
+    wait_for(lambda: record(outputs)["state"] == "failed", "the run to report that SLURM does not answer")
     assert lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
     (folder,) = run_folders(outputs)
     assert not (folder / "run.lock").exists()
@@ -150,13 +150,13 @@ INCIDENTS = [  # the longest start first
         starts=1,
     ),
     Incident(
-        "preempted, SLURM cannot be asked",
+        "preempted, SLURM does not answer",
         preempt_and_look,
         "nograce",
         nodes=2,
         overrides=[f"dispatch.setup={NO_SCONTROL}"],
         outcome="failed",
-        reason="cannot be asked why",
+        reason="does not answer why",
     ),
 ]
 Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]

@@ -1,4 +1,4 @@
-"""How long after a signal a step may take, before the process is ended by force."""
+"""How long a step may take after a signal before the process exits by force."""
 
 import os
 import signal
@@ -11,12 +11,13 @@ from launcher.run.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
 SPARE = 5.0
-"""Seconds before the end of SLURM's own grace, for asking it to requeue the job."""
+"""Seconds before the end of SLURM's grace, left for requeueing the job."""
 
 
 def arm(config: DictConfig) -> None:
-    """End this process by force after `dispatch.grace` seconds, or shortly before SLURM would."""
-    given, warned = config.dispatch.get("grace"), config.dispatch.get("signal_delay")
+    """Exit by force after `dispatch.grace` seconds without progress, or shortly before SLURM would kill this
+    process."""
+    configured, warned = config.dispatch.get("grace"), config.dispatch.get("signal_delay")
     in_slurm = slurm_job_id() is not None
 
     def grace(signum: int) -> float | None:
@@ -24,7 +25,7 @@ def arm(config: DictConfig) -> None:
         if in_slurm:
             known = warned if signum in (signal.SIGUSR1, signal.SIGUSR2) else slurm_grace()
         spared = None if known is None else max(known - SPARE, known / 2)
-        return min((seconds for seconds in (given, spared) if seconds is not None), default=None)
+        return min((seconds for seconds in (configured, spared) if seconds is not None), default=None)
 
     deadline.arm(grace)
 

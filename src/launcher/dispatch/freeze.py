@@ -16,7 +16,7 @@ from launcher.config.resolve import plain_hydra
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import slurm_job_id
-from launcher.slurm.submission import freeze, standing, write_tickets
+from launcher.slurm.submission import freeze, why_skipped, write_job_notes
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def prepare(overrides: list[str]) -> Path | None:
     config = compose(overrides)
     plain = schema.validate(config)
     folder = RunFolder(Path(plain["run"]["dir"]).absolute())
-    taken = standing(folder, {})
+    taken = why_skipped(folder, {})
     if taken == "running":
         raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or take run.tag=again.")
     if taken is not None:
@@ -54,7 +54,7 @@ def prepare(overrides: list[str]) -> Path | None:
         return None
     freeze(plain, plain_hydra(config.hydra))
     if (job := slurm_job_id()) is not None:
-        write_tickets([folder], job, False, Path(os.environ.get("SLURM_SUBMIT_DIR", ".")))
+        write_job_notes([folder], job, False, Path(os.environ.get("SLURM_SUBMIT_DIR", ".")))
     return folder.path
 
 

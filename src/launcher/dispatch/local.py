@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.dispatch import forced_exit as end_by_force
+from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.spawner import JOB, Rank, Spawner
@@ -20,36 +20,36 @@ from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
-"""What makes no use of a second rank: `nproc=auto` starts none for it."""
+"""These have no use for a second rank: `nproc=auto` starts one."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 
 
 class LocalDispatch:
-    """Several ranks are processes of this command's own. Started by torchrun or srun, it is one of theirs.
+    """Several ranks are child processes of this command. Under torchrun or srun, this process is one of their ranks.
 
     Args:
         nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
-        grace: seconds in which nothing goes on after a signal, and then the process is ended by force: a micro-batch,
-            or the save, has to get on in that time. null: it is waited for without bound.
+        grace: after a signal, exit by force once neither a micro-batch nor the save has made progress for this many
+            seconds; null: never.
     """
 
     def __init__(self, nproc: PositiveInt | Literal["auto"] = "auto", grace: PositiveFloat | None = 120.0):
         self.nproc, self.grace = nproc, grace
 
     def run(self, config: DictConfig) -> Any:
-        """What the job returns on rank 0.
+        """Run the job; returns what it returns on rank 0.
 
         Raises:
             ConfigError: the job was refused.
             signals.Stop: a signal ended it; the state is durable.
-            SystemExit: a rank failed; its error has been printed, and all have ended.
+            SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
         count = 1 if join_ranks() else self.count(config)
         check_ranks()
         if count > 1:
             return spawn(config, count)
-        end_by_force.arm(config)
+        forced_exit.arm(config)
         return instantiate(config.job).run(config)
 
     def count(self, config: DictConfig) -> int:
@@ -74,34 +74,34 @@ def spawn(config: DictConfig, count: int) -> Any:
         cause = spawner.cause()
         if cause is not None:
             _fail(config, cause, ranks, folder)
-    stopped = next((rank for rank in ranks if rank.told.get("kind") == "stopped"), None)
+    stopped = next((rank for rank in ranks if rank.report.get("kind") == "stopped"), None)
     if stopped is not None:
-        raise signals.Stop(stopped.told["signum"], stopped.process.returncode)
-    return ranks[0].told.get("value")
+        raise signals.Stop(stopped.report["signum"], stopped.process.returncode)
+    return ranks[0].report.get("value")
 
 
 def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
-    if cause.told.get("kind") == "refused":
-        raise ConfigError(*cause.told["sentences"])
+    if cause.report.get("kind") == "refused":
+        raise ConfigError(*cause.report["sentences"])
     run = RunFolder(config.run.dir)
     code = cause.process.returncode
-    if cause.told:
-        text, reason = cause.told["text"], cause.told["text"].strip().splitlines()[-1]
+    if cause.report:
+        text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
     else:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         printed = folder / f"rank-{cause.number}.out"
         lines = printed.read_text(errors="replace").splitlines()[-LAST_LINES:] if printed.exists() else []
-        reason = f"it {how} without a word; see also {run.log_path(cause.number)}"
+        reason = f"it {how} and reported no error; see also {run.log_path(cause.number)}"
         text = "\n".join([*lines, reason]) + "\n"
     _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True)
-    if "hung_after" in cause.told:
-        raise signals.Stop(cause.told["hung_after"], code)
+    if "hung_after" in cause.report:
+        raise signals.Stop(cause.report["hung_after"], code)
     raise SystemExit(code if code > 0 else 1)
 
 
 def _close_record(config: DictConfig, pid: int, reason: str) -> None:
-    """Say in run.json how the attempt ended, where rank 0 (process `pid`) could not."""
+    """Record the end of the attempt in run.json where rank 0 (process `pid`) could not."""
     folder = RunFolder(config.run.dir)
     if not folder.record_path.exists():
         return

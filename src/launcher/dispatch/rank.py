@@ -1,9 +1,8 @@
 """One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by `launcher.dispatch.spawner`.
 
-The folder has `job.yaml`, a configuration that was checked and resolved already. What became of the rank is written to
-`rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed
-(`text`; and `hung_after`, the signal after which nothing went on), and `time` the moment on the machine's monotonic
-clock.
+The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to `rank-<r>.json` there:
+`kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed (`text`; and `hung_after`,
+the signal after which it made no progress); `time` is on the machine's monotonic clock.
 """
 
 import ctypes
@@ -22,7 +21,7 @@ from launcher.run.logs import prepare_streams
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
-"""Seconds that a failed rank may take to close what it has open."""
+"""Seconds that a failed rank may take to exit."""
 
 
 def main() -> None:
@@ -34,18 +33,18 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
     folder = Path(sys.argv[1])
 
-    def tell(told: dict[str, Any]) -> None:
-        told["time"] = time.monotonic()
-        (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(told, default=str))
+    def write(report: dict[str, Any]) -> None:
+        report["time"] = time.monotonic()
+        (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(report, default=str))
 
-    with deadline.last_words(
-        lambda signum, reason: tell({"kind": "failed", "text": f"{reason}\n", "hung_after": signum})
+    with deadline.on_forced_exit(
+        lambda signum, reason: write({"kind": "failed", "text": f"{reason}\n", "hung_after": signum})
     ):
-        told, code = work(folder)
+        report, code = work(folder)
     signals.ignore()
-    tell(told)
+    write(report)
     sys.stdout.flush()
-    if told["kind"] == "failed":
+    if report["kind"] == "failed":
         watchdog = threading.Timer(CLOSING, os._exit, (code,))
         watchdog.daemon = True
         watchdog.start()
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def work(folder: Path) -> tuple[dict[str, Any], int]:
-    """Do the job; what became of it, and the exit code."""
+    """Do the job; returns the report and the exit code."""
     from launcher.config.explain import explain, user_traceback
 
     try:
@@ -82,7 +81,7 @@ def run(path: Path) -> Any:
     job = OmegaConf.load(path)
     if job.hydra is not None:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # with no node above it
+    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # without a parent node
     forced_exit.arm(config)
     try:
         return instantiate(config.job).run(config)
@@ -92,7 +91,7 @@ def run(path: Path) -> Any:
 
 
 def end_with_parent(parent: int) -> None:
-    """Get a SIGTERM when the command that started us is no more, so that nothing goes on unseen."""
+    """Get a SIGTERM when the command that started us ends, so that no rank outlives it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

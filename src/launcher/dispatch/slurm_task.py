@@ -11,10 +11,10 @@ from launcher.run.logs import prepare_streams
 
 
 def main() -> int:
-    """Do the job of the frozen configuration; the exit code that SLURM is to see."""
+    """Do the job of the frozen configuration; returns the exit code for SLURM."""
     signals.install()
     prepare_streams()
-    if os.getcwd() not in sys.path:  # behind a snapshot of the code, which is on PYTHONPATH
+    if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report
     from launcher.run.folder import RunFolder
@@ -45,11 +45,11 @@ def work(folder: Any) -> Any:
     from launcher.dispatch import forced_exit
     from launcher.dispatch.environment import join_ranks
     from launcher.slurm.requeue import guarded
-    from launcher.slurm.submission import thaw
+    from launcher.slurm.submission import load_frozen
 
-    config, hydra = thaw(folder)
+    config, hydra = load_frozen(folder)
     if hydra is not None:
-        HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` asks for Hydra's typed node
+        HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` needs Hydra's typed node
     alone = not join_ranks()
     forced_exit.arm(config)
 
@@ -62,7 +62,7 @@ def work(folder: Any) -> Any:
 
 
 def close(folder: Any, reason: str) -> None:
-    """Say in run.json why a job ended that never came to begin an attempt; one that did has said so itself."""
+    """Record in run.json why a job ended before it began an attempt; an attempt records its own end."""
     from launcher.run.lock import is_held
     from launcher.run.record import RunRecord
 

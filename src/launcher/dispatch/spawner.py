@@ -1,11 +1,11 @@
 """The ranks of one machine, as child processes of the command.
 
-Signals: the handled ones are blocked here and taken one by one, each is passed on to the ranks, and then we wait for
-as long as their saving takes. The ranks inherit the block and lift it when their own handlers stand, so a signal that
-comes while they start is kept for them. Should this process be killed, the kernel sends them a SIGTERM.
+Signals: the handled ones are blocked here, taken one by one and passed on to the ranks; then we wait until the ranks
+have saved. The ranks inherit the block and lift it once their own handlers are installed, so a signal that arrives
+while they start is not lost. If this process is killed, the kernel sends them a SIGTERM.
 
-Failure: the first rank to end badly ends all. The others get a SIGTERM, and a SIGKILL after a grace. Of a signal after
-which nothing goes on each rank takes care itself (`launcher.run.deadline`), and is such a failure then.
+Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes no
+progress after a signal exits by itself (`launcher.run.deadline`), which is such a failure.
 """
 
 import json
@@ -22,37 +22,37 @@ from typing import Any
 from launcher.run import signals
 
 GRACE = 15.0
-"""Seconds between SIGTERM and SIGKILL for the ranks that are left when one has failed."""
+"""Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 AFTER_HANG = 2.0
-"""The same, where one has given up the wait for the others after a signal: they have had their time."""
+"""The same after a rank's forced exit: the others already had their grace period."""
 HOST = "127.0.0.1"
 JOB = "job.yaml"
-"""In the folder that is passed to each rank: what it is to do."""
+"""The job description, in the folder that is passed to each rank."""
 
 
 @dataclass
 class Rank:
-    """A child, and what became of it."""
+    """A child process, and how it ended."""
 
     number: int
     process: subprocess.Popen[bytes]
-    told: dict[str, Any] = field(default_factory=dict)
-    """What it wrote of its end (see `launcher.dispatch.rank`); empty if it died without a word."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """What it wrote when it ended (see `launcher.dispatch.rank`); empty if it was killed."""
     ended: float | None = None
-    put_down: bool = False
-    """We ended it, since another had failed."""
+    terminated_by_us: bool = False
+    """We stopped it, since another rank had failed."""
 
     @property
     def failed(self) -> bool:
-        if self.ended is None or self.put_down:
+        if self.ended is None or self.terminated_by_us:
             return False
-        return self.told.get("kind") in ("failed", "refused") or (not self.told and self.process.returncode != 0)
+        return self.report.get("kind") in ("failed", "refused") or (not self.report and self.process.returncode != 0)
 
     @property
-    def fell(self) -> int:
-        """The signal that killed it, 0 for none. SIGABRT does not count: it is how NCCL reports another's death."""
+    def killed_by(self) -> int:
+        """The signal that killed it, 0 for none. SIGABRT does not count: NCCL raises it when another rank dies."""
         code = self.process.returncode or 0
-        return -code if code < 0 and -code != signal.SIGABRT and not self.told else 0
+        return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
 
 
 class Spawner:
@@ -60,7 +60,7 @@ class Spawner:
     Args:
         command: run for each rank, with the folder as its last argument.
         count: ranks.
-        folder: private; ranks write there what became of them, and ranks other than 0 what they print.
+        folder: private; ranks write their report there, ranks other than 0 also their output.
     """
 
     def __init__(self, command: Sequence[str], count: int, folder: Path):
@@ -69,7 +69,7 @@ class Spawner:
         self._kill_at: float | None = None
 
     def run(self) -> list[Rank]:
-        """Start the ranks, and return when all have ended."""
+        """Start the ranks; return when all have ended."""
         taken = _blockable()
         old = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
         try:
@@ -79,7 +79,7 @@ class Spawner:
             while any(rank.ended is None for rank in self.ranks):
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
-                    signals.note(signum)  # for what comes after: the next run of a sweep
+                    signals.note(signum)  # it also stops the next run of a sweep
                     self._pass_on(signum)
                 self._look()
         finally:
@@ -94,7 +94,7 @@ class Spawner:
         with socket.create_server((HOST, 0)) as listening:
             for number in range(self.count):
                 command, env = [*self.command, str(self.folder)], self._environment(number, listening)
-                if number == 0:  # it has the screen, and the keyboard
+                if number == 0:  # it has the terminal
                     process = subprocess.Popen(command, env=env, pass_fds=[listening.fileno()])
                 else:
                     with open(self.folder / f"rank-{number}.out", "wb") as output:
@@ -105,7 +105,7 @@ class Spawner:
 
     def _environment(self, rank: int, listening: socket.socket) -> dict[str, str]:
         env = {
-            "OMP_NUM_THREADS": str(max(1, _cores() // self.count)),  # else each rank starts a thread for every core
+            "OMP_NUM_THREADS": str(max(1, _cores() // self.count)),  # otherwise each rank starts a thread per core
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -121,18 +121,18 @@ class Spawner:
 
     def _pass_on(self, signum: int) -> None:
         for rank in self.ranks:
-            rank.process.send_signal(signum)  # a process that has ended is left alone
+            rank.process.send_signal(signum)  # no effect on a process that has ended
 
     def _look(self) -> None:
-        """Note who has ended; once one has failed, end the others."""
+        """Note which ranks have ended; once one has failed, stop the others."""
         for rank in self.ranks:
             if rank.ended is None and rank.process.poll() is not None:
                 rank.ended = time.monotonic()
-                rank.told = _read(self.folder / f"rank-{rank.number}.json")
-                rank.put_down = self._kill_at is not None and not rank.told
+                rank.report = _read(self.folder / f"rank-{rank.number}.json")
+                rank.terminated_by_us = self._kill_at is not None and not rank.report
         left = [rank for rank in self.ranks if rank.ended is None]
         if self._kill_at is None and any(rank.failed for rank in self.ranks):
-            hung = any("hung_after" in rank.told for rank in self.ranks)
+            hung = any("hung_after" in rank.report for rank in self.ranks)
             self._kill_at = time.monotonic() + (AFTER_HANG if hung else GRACE)
             for rank in left:
                 rank.process.terminate()
@@ -141,9 +141,9 @@ class Spawner:
                 rank.process.kill()
 
     def cause(self) -> Rank | None:
-        """The rank that failed first. One that was killed did so before those that lost their connection to it."""
+        """The rank that failed first. A killed rank comes before those that lost their connection to it."""
         failed = [rank for rank in self.ranks if rank.failed]
-        return min(failed, key=lambda rank: (not rank.fell, rank.told.get("time", rank.ended)), default=None)
+        return min(failed, key=lambda rank: (not rank.killed_by, rank.report.get("time", rank.ended)), default=None)
 
 
 def _blockable() -> set[signal.Signals]:
@@ -151,20 +151,20 @@ def _blockable() -> set[signal.Signals]:
 
 
 def _next_signal(taken: set[signal.Signals], timeout: float) -> int:
-    """The next blocked signal, 0 if none comes in time."""
+    """The next blocked signal; 0 if none arrives in time."""
     if hasattr(signal, "sigtimedwait"):
         info = signal.sigtimedwait(taken, timeout)
         return 0 if info is None else info.si_signo
-    time.sleep(min(timeout, 0.1))  # macOS cannot wait for one with a time limit
+    time.sleep(min(timeout, 0.1))  # macOS has no wait with a time limit
     pending = signal.sigpending() & taken
     return signal.sigwait(pending) if pending else 0
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(path.read_text())
-        return told
-    except (OSError, ValueError):  # it died before, or while it wrote
+        report: dict[str, Any] = json.loads(path.read_text())
+        return report
+    except (OSError, ValueError):  # killed before or while it wrote
         return {}
 
 

@@ -223,7 +223,7 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
         end_attempt(record, "failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     try:
-        with deadline.last_words(forced):
+        with deadline.on_forced_exit(forced):
             yield
     except signals.Stop as stop:
         name = signal.Signals(stop.signum).name

@@ -68,7 +68,7 @@ def progress(ahead: float = 0.0) -> None:
 
 
 @contextmanager
-def last_words(say: Words) -> Iterator[None]:
+def on_forced_exit(say: Words) -> Iterator[None]:
     """Within, `say(signum, reason)` is called before an end by force, in another thread; the last one given first."""
     _state.words.append(say)
     try:

@@ -18,7 +18,7 @@ from launcher.run.lock import is_held
 from launcher.run.record import read_record
 from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
-from launcher.slurm.submission import ticket
+from launcher.slurm.submission import job_note
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -77,7 +77,7 @@ class StoredRun:
     def job_id(self) -> str | None:
         """The run's newest SLURM job."""
         last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
-        newest = ticket(self.folder).get("job_id") or last
+        newest = job_note(self.folder).get("job_id") or last
         return str(newest) if newest else None
 
     @property

@@ -52,4 +52,4 @@ def submit(runs: list[StoredRun]) -> None:
         groups[json.dumps(config["dispatch"], sort_keys=True)].append(run)
     for dispatch, group in groups.items():
         settings = {**json.loads(dispatch), "wait": False, "dry_run": False}
-        instantiate(settings, _recursive_=False).again([run.folder for run in group])
+        instantiate(settings, _recursive_=False).resubmit([run.folder for run in group])

@@ -1,6 +1,6 @@
-"""What a signal inside a SLURM job meant, and what follows from it. Nothing is guessed from the clock.
+"""What a signal inside a SLURM job meant, and what the job does. Nothing is guessed from the clock.
 
-Rank 0 asks SLURM once the state is durable. What was seen on a real cluster:
+Rank 0 asks SLURM once the state is durable. As observed on a real cluster:
 
 | `scontrol show job` after the save    | so the job                  | we                                |
 |---------------------------------------|-----------------------------|-----------------------------------|
@@ -47,9 +47,9 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a job may be requeued; None: without bound.
+    """How often a job may be requeued; None: no limit.
 
-    `max_fruitless_restarts` counts restarts in a row, of any cause, that found no newer checkpoint than the one before.
+    `max_fruitless_restarts` counts restarts in a row, for any cause, without a newer checkpoint.
     """
 
     max_preemptions: int | None = None
@@ -62,7 +62,7 @@ class Budget:
         return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
 
     def fruitless(self, restarts: int) -> str | None:
-        """Why a job that restarted so many times in a row without a newer checkpoint does not start again, if so."""
+        """Why a job with this many restarts in a row without a newer checkpoint does not start again; None: it does."""
         most = self.max_fruitless_restarts
         if most is None or restarts <= most:
             return None
@@ -74,7 +74,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a job does after a signal; `reason` tells why it fails."""
+    """What a job does after a signal; `reason`: why it fails."""
 
     action: Literal["leave", "requeue", "fail"]
     cause: Cause
@@ -82,10 +82,10 @@ class Decision:
 
 
 def decide(cause: Cause, budget: Budget, before: int) -> Decision:
-    """What follows from a cause.
+    """What to do for a cause.
 
     Args:
-        before: how often the job requeued itself for this cause already.
+        before: how often the job has already requeued itself for this cause.
     """
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
@@ -97,7 +97,7 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
         "fail",
         cause,
         f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={most}): it is not requeued; the same command "
-        "goes on from its checkpoint",
+        "resumes it",
     )
 
 

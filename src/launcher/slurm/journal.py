@@ -1,4 +1,4 @@
-"""`restarts.json` in a run's folder: for each SLURM job its starts and requeues. Rank 0 alone writes it."""
+"""`restarts.json` in a run's folder: the starts and requeues of each SLURM job. Only rank 0 writes it."""
 
 import json
 import logging
@@ -11,8 +11,8 @@ logger = logging.getLogger("launcher")
 
 
 class Journal:
-    """Of one job: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step"}]}`, step that of the newest
-    checkpoint then."""
+    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step"}]}`. `step` is that of the
+    newest checkpoint at the time."""
 
     def __init__(self, folder: RunFolder, job: str):
         self.path = folder.path / "restarts.json"
@@ -32,11 +32,11 @@ class Journal:
 
     def count(self, cause: str) -> int:
         """Requeues for this cause."""
-        return sum(one["cause"] == cause for one in self.job["requeues"])
+        return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """Restarts in a row, up to now, that found no newer checkpoint than the start before them."""
-        steps = [one["step"] for one in self.job["starts"]]
+        """The latest restarts in a row that had no newer checkpoint than the start before them."""
+        steps = [start["step"] for start in self.job["starts"]]
         same = next((i for i, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
         return max(0, same - 1)
 

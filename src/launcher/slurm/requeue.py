@@ -1,8 +1,8 @@
-"""What follows from a signal inside a SLURM job, once the state is durable: requeue, stay away from it, or fail.
+"""After a signal inside a SLURM job, once the state is durable: requeue the job, leave it, or fail.
 
-A task that leaves by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so
-we leave only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again, at once, and
-the `scontrol` too (see `scheduler.call`). Which signal meant what is in `launcher.slurm.causes`.
+A task that exits by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so we
+exit only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again at once, and with it
+the `scontrol` (see `scheduler.call`). `launcher.slurm.causes` tells what a signal meant.
 """
 
 import logging
@@ -30,38 +30,38 @@ T = TypeVar("T")
 CONFIRMATION = 30.0
 """Seconds that SLURM may take to show a requeue that it has accepted."""
 STAY = 300.0
-"""Seconds for SLURM to end us, where it cannot be asked what it is about to do."""
+"""Seconds that we wait for SLURM to end us if it does not answer."""
 SECOND_LOOK = 2.0
-"""Seconds after the signal within which a preemption may not show yet."""
-STOP_KEY, HEARD_KEY = "launcher/stop", "launcher/stop-heard"
+"""A preemption may not be visible until this many seconds after the signal."""
+STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 
 logger = logging.getLogger("launcher")
 
 
 def guarded(config: DictConfig, work: Callable[[], T]) -> T:
-    """Do a job's work; where a signal ends it inside a SLURM job, do what the signal asks for.
+    """Do a job's work. If a signal ends it inside a SLURM job, do what the signal asks for.
 
     Raises:
-        signals.Stop: with the exit code that SLURM is to see.
-        SystemExit: the budget is spent, or a requeue failed.
+        signals.Stop: with the exit code for SLURM.
+        SystemExit: the budget is used up, or a requeue failed.
     """
     job = slurm_job_id()
-    if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # its id alone may be left over
+    if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # the id alone may be left over
         return work()
     policy = Requeue(RunFolder(config.run.dir), job, Budget.of(config.dispatch))
     try:
         policy.begin()
-        with deadline.last_words(policy.leave_by_force):
+        with deadline.on_forced_exit(policy.leave_by_force):
             return work()
     except signals.Stop as stop:
-        deadline.disarm()  # from here on it is SLURM that we wait for
+        deadline.disarm()  # from here on we wait for SLURM
         if stop.signum == signal.SIGINT:
             raise
         raise policy.leave(stop) from None
 
 
 class Requeue:
-    """The policy for one SLURM job that works on one run."""
+    """The policy for one SLURM job and its run."""
 
     def __init__(self, folder: RunFolder, job: str, budget: Budget, sleep: Callable[[float], None] = time.sleep):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
@@ -72,11 +72,12 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Note the start, refuse one that leads nowhere, and catch up on a signal that came before the handlers stood.
+        """Record the start; refuse it if restarts make no progress; catch up on a signal from before the handlers were
+        installed.
 
         Raises:
             SystemExit: the restarts make no progress.
-            signals.Stop: the job is being ended already.
+            signals.Stop: the job is already being ended.
         """
         if self.rank != 0 or self._record().state == "completed":
             return
@@ -92,18 +93,18 @@ class Requeue:
             raise signals.Stop(signal.SIGTERM)
 
     def leave(self, stop: signals.Stop) -> SystemExit:
-        """What to leave with; on ranks other than 0 what rank 0 has decided on."""
+        """The exit to raise; ranks other than 0 use rank 0's decision."""
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return self._settle(stop)
         if self.rank == 0:
             end = self._settle(stop)
-            _tell(int(end.code or 0))
+            _announce(int(end.code or 0))
             return end
-        code = _hear()
+        code = _await_decision()
         return stop if code is None else signals.Stop(stop.signum, code)
 
     def leave_by_force(self, signum: int, reason: str) -> None:
-        """A step that hangs is no reason to lose the place in the queue: the checkpoint before stands."""
+        """A forced exit requeues the job too: it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
             self._settle(signals.Stop(signum))
 
@@ -147,17 +148,17 @@ class Requeue:
         return cause
 
     def _confirm(self) -> None:
-        """Wait until the requeue shows: before that, leaving would end the job for good.
+        """Wait until the requeue is visible: an earlier exit would end the job for good.
 
         Raises:
-            SchedulerError: it does not.
+            SchedulerError: it does not become visible.
         """
         for _ in range(int(CONFIRMATION / 0.5)):
             info = scheduler.job_info(self.job)
             if info.restarts > self.restarts or info.state not in RUNNING:
                 return
             self.sleep(0.5)
-        raise SchedulerError(f"SLURM accepted the requeue, and still shows the job as running after {CONFIRMATION:g} s")
+        raise SchedulerError(f"SLURM accepted the requeue, but shows the job as running after {CONFIRMATION:g} s")
 
     def _is_requeued(self) -> bool:
         try:
@@ -166,9 +167,9 @@ class Requeue:
             return False
 
     def _stay(self, stop: signals.Stop, error: SchedulerError) -> SystemExit:
-        """SLURM cannot be asked: whatever it is about to do, it does to a job that is still there."""
+        """SLURM does not answer. We stay, so that it can still requeue the job by itself."""
         end = self._fail(
-            f"SLURM job {self.job} got {signal.Signals(stop.signum).name}, and SLURM cannot be asked why: {error}"
+            f"SLURM job {self.job} got {signal.Signals(stop.signum).name}, and SLURM does not answer why: {error}"
         )
         logger.info("Staying for up to %g s, so that SLURM may requeue the job by itself.", STAY)
         self.sleep(STAY)
@@ -185,7 +186,7 @@ class Requeue:
         return RunRecord(self.folder)
 
     def _revise(self, state: Any, outcome: Any, reason: str, exit_code: int | None = None) -> None:
-        """Correct in run.json what this job's attempt said of its end; nothing that is another's."""
+        """Correct the end of this job's attempt in run.json; other attempts are not touched."""
         if not self.folder.record_path.exists() or is_held(self.folder):
             return
         try:
@@ -194,8 +195,8 @@ class Requeue:
             logger.warning("%s could not be written: %s", self.folder.record_path, error)
 
 
-def _tell(code: int) -> None:
-    """Let the other ranks know how to leave, and serve the store until they do."""
+def _announce(code: int) -> None:
+    """Publish the exit code to the other ranks, and keep the store alive until they have read it."""
     from launcher.run import ranks
 
     if not ranks.has_met():
@@ -205,15 +206,15 @@ def _tell(code: int) -> None:
         store.set(STOP_KEY, str(code))
         others = int(os.environ["WORLD_SIZE"]) - 1
         deadline = time.monotonic() + 5
-        while store.add(HEARD_KEY, 0) < others and time.monotonic() < deadline:
+        while store.add(READ_KEY, 0) < others and time.monotonic() < deadline:
             time.sleep(0.02)
     except Exception as error:
-        logger.debug("The other ranks could not be told: %s", error)
+        logger.debug("The other ranks did not get the exit code: %s", error)
 
 
-def _hear() -> int | None:
-    """The exit code that rank 0 has decided on; None if it is gone. Nobody leaves before: under srun's
-    --kill-on-bad-exit the first to go ends all."""
+def _await_decision() -> int | None:
+    """The exit code that rank 0 decided on; None if rank 0 is gone. No rank exits earlier: with srun's
+    --kill-on-bad-exit, the first exit ends all."""
     from launcher.run import ranks
 
     if not ranks.has_met():
@@ -223,7 +224,7 @@ def _hear() -> int | None:
         store = ranks.store()
         store.wait([STOP_KEY], timedelta(seconds=STAY + 60))
         code = int(store.get(STOP_KEY))
-        store.add(HEARD_KEY, 1)
+        store.add(READ_KEY, 1)
         return code
     except Exception:
         return None

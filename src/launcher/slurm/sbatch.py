@@ -1,4 +1,4 @@
-"""The sbatch script of one job or array, through submitit, and what looks wrong with it."""
+"""The sbatch script of a job or array, written by submitit, and its problems."""
 
 import importlib
 import math
@@ -15,12 +15,12 @@ from launcher.errors import ConfigError
 from launcher.slurm import scheduler
 
 DISK_SPEED = 200e6
-"""Bytes per second that a save to a shared file system is assumed to take at least."""
+"""Bytes per second: assumed speed of a save to a shared file system."""
 
 
 @dataclass
 class Script:
-    """What a script is made of; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The parts of a script; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
 
     name: str
     flags: dict[str, Any]
@@ -32,10 +32,10 @@ class Script:
     python: str = sys.executable
 
     def command(self, runs: Path) -> str:
-        """The script's body. It finds its run by the array's task, and sends all that is printed to the run's own log.
+        """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
-        Between Python's start and the first handler a signal would kill a task; so it is started with them ignored, and
-        catches up with SLURM once it runs.
+        Between Python's start and the first handler a signal would kill a task. So it starts with signals ignored, and
+        asks SLURM about missed ones once it runs.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
@@ -50,14 +50,14 @@ class Script:
         )
 
     def text(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> str:
-        """The whole script; `count` tasks make an array, None makes a plain job."""
+        """The complete script; `count` tasks make an array, None makes a plain job."""
         return self._executor(folder, count, parallelism)._make_submission_file_text(self.command(runs), "")
 
     def submit(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> tuple[str, Path]:
-        """Hand it to sbatch; the job's id, and where the script lies.
+        """Submit it; returns the job's id and the script's path.
 
         Raises:
-            ConfigError: sbatch refused it; with its own words.
+            ConfigError: sbatch refused it; with sbatch's message.
         """
         executor = self._executor(folder, count, parallelism)
         try:
@@ -66,7 +66,7 @@ class Script:
         except Exception as error:
             if "sbatch" not in str(error).lower():
                 raise
-            raise ConfigError(f"dispatch=slurm: {_words(error)}; see dispatch.dry_run=true.") from None
+            raise ConfigError(f"dispatch=slurm: {_sbatch_message(error)}; see dispatch.dry_run=true.") from None
         return job.job_id, Path(job.paths.submission_file)
 
     def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
@@ -99,15 +99,15 @@ def import_submitit() -> Any:
         raise ConfigError("dispatch=slurm: needs submitit; pip install 'torch-launcher[slurm]'.") from None
     if submitit.SlurmExecutor.affinity() < 0:
         raise ConfigError(
-            "dispatch=slurm: there is no srun here; run it on a machine of the cluster, or dispatch=local."
+            "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use dispatch=local."
         )
     return submitit
 
 
-def _words(error: Exception) -> str:
-    """What sbatch itself said, of an exception that submitit made of it."""
-    found = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
-    text = found[0].replace("sbatch: error:", "") if found else str(error)
+def _sbatch_message(error: Exception) -> str:
+    """The message of sbatch in an exception of submitit."""
+    match = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
+    text = match[0].replace("sbatch: error:", "") if match else str(error)
     return " ".join(text.split())[:400].rstrip(".")
 
 
@@ -115,7 +115,7 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """SLURM's notation of a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None for what is none."""
+    """SLURM's notation of a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None: it is not one."""
     if time is None or isinstance(time, int):
         return None if time is None else time * 60.0
     match = TIME.fullmatch(time.strip())
@@ -131,10 +131,10 @@ def seconds(time: str | int | None) -> float | None:
 
 
 def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str]:
-    """What looks wrong with a submission, a sentence each; SLURM's own opinion comes last.
+    """The problems of a submission, one sentence each; SLURM's own test comes last.
 
     Args:
-        state_bytes: size of a checkpoint of the run, where it has one already.
+        state_bytes: size of a checkpoint of the run, if it has one.
     """
     flags = script.flags
     delay = int(str(flags["signal"]).rpartition("@")[2])
@@ -142,7 +142,7 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
     if limit is not None and limit <= delay:
         yield (
             f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so the warning comes "
-            "at the start; take a longer time."
+            "at the start; use a longer time."
         )
     values = scheduler.partition_values(flags.get("partition"))
     config = scheduler.config_values("KillWait", "PreemptMode", "JobRequeue", "MaxArraySize")
@@ -153,7 +153,7 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
         if save > delay:
             yield (
                 f"dispatch.signal_delay={delay}: a checkpoint of {state_bytes / 1e9:.1f} GB may take "
-                f"{math.ceil(save)} s; take more."
+                f"{math.ceil(save)} s; use a longer one."
             )
         if values and save > grace + kill:
             yield (
@@ -162,25 +162,25 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
             )
     if values and grace == 0 and values.get("PreemptMode", "OFF") not in ("OFF", ""):
         yield (
-            f"dispatch.partition: it preempts without a grace (GraceTime=0), so {kill} s (KillWait) are all there is "
-            "to save in; keep hooks.checkpointing.interval short."
+            f"dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only {kill} s (KillWait); "
+            "keep hooks.checkpointing.interval short."
         )
     if names := scheduler.leaked():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         yield f"{shown}: set by a job around this command; the new job will not see them."
-    yield from _opinion(text)
+    yield from _test_only(text)
 
 
-def _opinion(text: str) -> Iterator[str]:
+def _test_only(text: str) -> Iterator[str]:
     """`sbatch --test-only`: nothing is submitted."""
     try:
         with scheduler.clean_environment():
-            found = subprocess.run(
+            done = subprocess.run(
                 ["sbatch", "--test-only"], input=text, capture_output=True, text=True, timeout=scheduler.TIMEOUT
             )
     except (OSError, subprocess.TimeoutExpired):
-        yield "sbatch: cannot be asked here."
+        yield "sbatch: does not answer."
         return
-    if found.returncode != 0:
-        said = " ".join(found.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split())
-        yield f"sbatch: would refuse it: {said}."
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split())
+        yield f"sbatch: would refuse it: {reason}."

@@ -1,4 +1,4 @@
-"""Asking SLURM and telling it: few calls, each with a time limit, none that dies of the signals meant for our job."""
+"""SLURM's commands: few calls, each with a timeout, and shielded from the signals that SLURM sends to our job."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from launcher.run import signals
 
 TIMEOUT = 20.0
-"""Seconds for one call; SLURM's own commands give up after MessageTimeout, 10 s by default."""
+"""Seconds per call; SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
 class SchedulerError(Exception):
-    """SLURM could not be asked, or refused; the text is its own."""
+    """SLURM did not answer or refused; with its own message."""
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """What `scontrol show job` says that tells one end of a job from another."""
+    """The fields of `scontrol show job` that distinguish one end of a job from another."""
 
     state: str
     reason: str
@@ -45,17 +45,17 @@ class QueuedJob:
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
-    """What a command prints.
+    """The output of a command.
 
-    SLURM signals every process of a job, so a `scontrol` that a job has started would be killed in the very moment it
-    is needed for. It is started with these signals blocked, which a child inherits.
+    SLURM signals every process of a job, so a `scontrol` started by the job would be killed just when it is needed. It
+    is started with these signals blocked, which a child process inherits.
 
     Raises:
-        SchedulerError: it is not there, fails, or takes longer than `timeout` seconds.
+        SchedulerError: it is not installed, fails, or takes longer than `timeout` seconds.
     """
     try:
         with signals.blocked():
-            found = subprocess.run(
+            done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -64,20 +64,20 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
                 timeout=timeout,
             )
     except FileNotFoundError:
-        raise SchedulerError(f"{command[0]} is not installed here") from None
+        raise SchedulerError(f"{command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise SchedulerError(f"{command[0]} gave no answer within {timeout:g} s") from None
-    if found.returncode != 0:
-        said = " ".join((found.stderr or found.stdout).split())
-        raise SchedulerError(f"{' '.join(command[:2])} failed: {said or f'exit code {found.returncode}'}")
-    return found.stdout
+        raise SchedulerError(f"{command[0]} did not answer within {timeout:g} s") from None
+    if done.returncode != 0:
+        message = " ".join((done.stderr or done.stdout).split())
+        raise SchedulerError(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
+    return done.stdout
 
 
 def job_info(job: str, tries: int = 3) -> JobInfo:
-    """How a job stands. A busy controller is asked again.
+    """The state of a job. A busy controller is asked again.
 
     Raises:
-        SchedulerError: no answer.
+        SchedulerError: SLURM does not answer.
     """
     return parse_job(_patient(["scontrol", "show", "job", "-o", job], tries))
 
@@ -95,7 +95,7 @@ def parse_job(text: str) -> JobInfo:
 
 
 def requeue(job: str) -> None:
-    """Put a job back into the queue, under its own id; a running one is ended for that by SLURM.
+    """Requeue a job under its own id; SLURM ends a running one first.
 
     Raises:
         SchedulerError: SLURM refused or could not be reached.
@@ -104,21 +104,21 @@ def requeue(job: str) -> None:
 
 
 def _patient(command: Sequence[str], tries: int) -> str:
-    """A call, repeated where the controller was too busy to answer."""
+    """A call, repeated if the controller was too busy to answer."""
     while True:
         tries -= 1
         try:
             return call(command)
         except SchedulerError as error:
-            busy = any(word in str(error).lower() for word in ("timed out", "unable to contact", "no answer"))
+            busy = any(word in str(error).lower() for word in ("timed out", "unable to contact", "did not answer"))
             if not busy or tries <= 0:
                 raise
             time.sleep(1)
 
 
 def queue() -> dict[str, QueuedJob] | None:
-    """All jobs of this user that have not ended, by id (an array's task: `12_3`), from one call; None where SLURM
-    cannot be asked. It needs no accounting (`sacct`)."""
+    """All jobs of this user that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM
+    does not answer. It needs no accounting (`sacct`)."""
     if shutil.which("squeue") is None:
         return None
     try:
@@ -130,7 +130,7 @@ def queue() -> dict[str, QueuedJob] | None:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End jobs, in one call for every hundred.
+    """Cancel jobs, with one call per hundred.
 
     Raises:
         SchedulerError: SLURM refused or could not be reached.
@@ -140,7 +140,7 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def config_values(*names: str) -> dict[str, str]:
-    """Some values of `scontrol show config`; without those that it does not have, empty where it cannot be asked."""
+    """Some values of `scontrol show config`; only those that exist; empty if SLURM does not answer."""
     try:
         lines = call(["scontrol", "show", "config"]).splitlines()
     except SchedulerError:
@@ -150,7 +150,7 @@ def config_values(*names: str) -> dict[str, str]:
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
-    """What `scontrol show partition` says of a partition (None: the default one); empty where it cannot be asked."""
+    """The fields of `scontrol show partition` (None: the default partition); empty if SLURM does not answer."""
     try:
         lines = call(["scontrol", "show", "partition", "-o", *([partition] if partition else [])]).splitlines()
     except SchedulerError:
@@ -169,18 +169,18 @@ KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
 }
 """Where the cluster is, and a user's own defaults."""
 KEPT_PREFIX = "SLURM_LAB_"
-"""Of `slurm/lab/`, which starts clusters to try things on."""
+"""Of `slurm/lab/`, which starts test clusters."""
 
 
 def leaked() -> list[str]:
-    """Variables of a job around this process, which a job submitted from here would take for its own."""
-    theirs = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
-    return sorted(name for name in theirs if name not in KEPT and not name.startswith(KEPT_PREFIX))
+    """Variables of a job around this process, which a job submitted from here would mistake for its own."""
+    names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
+    return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
 
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """Without them; where the cluster is and a user's own defaults for sbatch stay."""
+    """Without them; the cluster's address and a user's own defaults for sbatch stay."""
     hidden = {name: os.environ.pop(name) for name in leaked()}
     try:
         yield

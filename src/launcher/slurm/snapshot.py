@@ -1,4 +1,4 @@
-"""The code as it was at submission: a copy of the files that git tracks, with the commit and what differs from it."""
+"""The code at submission: a copy of the files that git tracks, with the commit and the difference from it."""
 
 import json
 import os
@@ -13,20 +13,20 @@ VARIABLE = "LAUNCHER_SNAPSHOT"
 
 
 def take(folder: Path) -> list[str]:
-    """Copy the repository around the working directory, and return the lines of shell that put the copy first.
+    """Copy the repository of the working directory; returns the shell lines that put the copy first on the path.
 
-    `snapshot.json` there has the commit; `code.diff` what the working tree had that the commit has not. Files that git
-    does not track are not copied, but named in `snapshot.json`.
+    `snapshot.json` has the commit, `code.diff` the uncommitted changes. Files that git does not track are not copied,
+    but listed in `snapshot.json`.
 
     Raises:
-        ConfigError: there is no repository with a commit here.
+        ConfigError: the working directory is not in a repository with a commit.
     """
     top = _git("rev-parse", "--show-toplevel")
     commit = _git("rev-parse", "--verify", "HEAD")
     if top is None or commit is None:
         raise ConfigError(
-            "dispatch.snapshot=true: the working directory is in no git repository with a commit; commit the code, or "
-            "take dispatch.snapshot=false."
+            "dispatch.snapshot=true: the working directory is not in a git repository with a commit; commit the code, "
+            "or take dispatch.snapshot=false."
         )
     root = Path(top.strip())
     code = folder / "code"
@@ -41,13 +41,13 @@ def take(folder: Path) -> list[str]:
     left_out = [
         name for name in (_git("ls-files", "-z", "-o", "--exclude-standard", cwd=root) or "").split("\0") if name
     ]
-    told: dict[str, Any] = {"commit": commit.strip(), "dirty": bool(diff), "repository": str(root)}
-    (folder / "snapshot.json").write_text(json.dumps({**told, "untracked": left_out}, indent=1) + "\n")
+    saved: dict[str, Any] = {"commit": commit.strip(), "dirty": bool(diff), "repository": str(root)}
+    (folder / "snapshot.json").write_text(json.dumps({**saved, "untracked": left_out}, indent=1) + "\n")
     return _lines(folder, code, root)
 
 
 def _lines(folder: Path, code: Path, root: Path) -> list[str]:
-    """A package may lie at the top, below src/, or in the folder one stands in."""
+    """A package may be at the top, below src/, or in the current folder."""
     here = code / Path.cwd().resolve().relative_to(root.resolve())
     places = dict.fromkeys(str(place) for place in (here, code / "src", code) if place.is_dir())
     return [
@@ -58,7 +58,7 @@ def _lines(folder: Path, code: Path, root: Path) -> list[str]:
 
 def _git(*arguments: str, cwd: Path | None = None) -> str | None:
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             ["git", *arguments],
             cwd=cwd,
             capture_output=True,
@@ -68,4 +68,4 @@ def _git(*arguments: str, cwd: Path | None = None) -> str | None:
         )
     except OSError:
         return None
-    return found.stdout if found.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

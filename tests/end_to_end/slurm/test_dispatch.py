@@ -37,7 +37,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     again = lab.launcher(
         "--config-dir", str(conf), "model=mine", "model.hidden_dim=16", *words, *QUICK, "dispatch=slurm"
     )
-    assert "0 submitted, 1 left alone" in again.stdout
+    assert "0 submitted, 1 skipped" in again.stdout
     assert "hidden_dim: 16" in (folder / ".hydra" / "config.yaml").read_text()
 
     follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
@@ -69,11 +69,11 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     wait_for(lambda: len(list(tmp_path.glob("*/*/slurm.json"))) == 5, "three more to be submitted")
     second.send_signal(signal.SIGTERM)  # ends the waiting alone
     told, warned = second.communicate(timeout=LONGEST)
-    assert "3 submitted as SLURM jobs " in told and "2 left alone" in told, told
+    assert "3 submitted as SLURM jobs " in told and "2 skipped" in told, told
     assert second.returncode == 143 and "3 runs go on without being waited for" in warned, warned
     jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
     assert len(jobs) == 3 and len({job.partition("_")[0] for job in jobs}) == 2
-    assert "0 submitted, 5 left alone" in lab.launcher(*words, "-m", "seed=range(5)").stdout
+    assert "0 submitted, 5 skipped" in lab.launcher(*words, "-m", "seed=range(5)").stdout
 
     assert runs(lab, "cancel", tmp_path, "seed=3").returncode == 0
     lost = next(iter(states(lab, tmp_path, "seed=4").values()))["job_id"]
@@ -147,7 +147,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     lab = cluster
     words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
     fine = lab.launcher(*words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G")
-    assert fine.returncode == 0 and "Nothing looks wrong" in fine.stdout, fine.stdout + fine.stderr
+    assert fine.returncode == 0 and "No problems found" in fine.stdout, fine.stdout + fine.stderr
     for flag in ("array=0-1", "cpus-per-task=2", "gpus-per-node=2", "ntasks-per-node=2", "mem=1G", "requeue"):
         assert f"#SBATCH --{flag}" in fine.stdout
     wrong = lab.launcher(
@@ -201,11 +201,11 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     done = subprocess.run(submit, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 0, done.stderr
     source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3"))
-    (ticket,) = (tmp_path / "outputs").glob("*/*/slurm.json")
-    job = json.loads(ticket.read_text())["job_id"]
+    (job_note,) = (tmp_path / "outputs").glob("*/*/slurm.json")
+    job = json.loads(job_note.read_text())["job_id"]
     lab.run("scontrol", "release", job)
     lab.wait_until_ended(job)
-    log = (ticket.parent / "logs" / f"slurm-{job}.log").read_text()
+    log = (job_note.parent / "logs" / f"slurm-{job}.log").read_text()
     assert "this is version 2" in log
     (told,) = (tmp_path / "outputs" / ".slurm").glob("*/snapshot.json")
     assert json.loads(told.read_text())["dirty"] is True

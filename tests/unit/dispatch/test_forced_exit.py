@@ -39,7 +39,7 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[int], floa
         ({"KillWait": "30 sec", "GraceTime": "0"}, {"grace": 120.0}, 25.0, 120.0),
         ({"KillWait": "30 sec", "GraceTime": "300"}, {"signal_delay": 90}, 295.0, 85.0),
         ({"KillWait": "4 sec"}, {}, 2.0, None),
-        ({}, {"grace": 50.0}, 50.0, 50.0),  # it cannot be asked
+        ({}, {"grace": 50.0}, 50.0, 50.0),  # SLURM does not answer
     ],
 )
 def test_the_shortest_counts(

@@ -16,7 +16,7 @@ deadline.arm(lambda signum: {grace})
 def say(signum, reason):
     print("told", signum, reason, flush=True)
 
-with deadline.last_words(say):
+with deadline.on_forced_exit(say):
     {act}
 print("went on", signals.received(), flush=True)
 """

@@ -1,4 +1,4 @@
-"""What is told to sbatch."""
+"""The flags and the script for sbatch."""
 
 import pytest
 
@@ -26,22 +26,23 @@ def test_slurms_notation_of_a_time_limit(time, expected):
     assert seconds(time) == expected
 
 
-def test_a_time_limit_that_is_none_is_refused():
+def test_a_malformed_time_limit_is_refused():
     with pytest.raises(ConfigError, match=r"dispatch\.time='soon': should be minutes"):
         SlurmDispatch(time="soon")
 
 
 @pytest.mark.parametrize(
-    ("given", "tasks"),
+    ("settings", "tasks"),
     [({}, 1), ({"gpus_per_node": 4}, 4), ({"gpus_per_node": 4, "tasks_per_node": 1}, 1), ({"tasks_per_node": 3}, 3)],
 )
-def test_one_task_a_gpu(given, tasks):
-    assert SlurmDispatch(**given).flags["ntasks-per-node"] == tasks
+def test_one_task_per_gpu(settings, tasks):
+    assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
 
 
 def test_a_container_is_around_python_or_srun():
     pyxis = SlurmDispatch(container="image.sqsh", container_mounts=["/data:/data", "/scratch:/tmp"])
-    assert pyxis.srun == ["--container-image=image.sqsh", "--container-mounts=/data:/data,/scratch:/tmp"]
-    assert pyxis.prefix == []
+    assert pyxis.srun_flags() == ["--container-image=image.sqsh", "--container-mounts=/data:/data,/scratch:/tmp"]
+    assert pyxis.prefix() == []
     apptainer = SlurmDispatch(container="image.sif", container_runtime="apptainer", gpus_per_node=1)
-    assert apptainer.prefix == ["apptainer", "exec", "--nv", "image.sif"] and apptainer.srun == []
+    assert apptainer.prefix() == ["apptainer", "exec", "--nv", "image.sif"]
+    assert apptainer.srun_flags() == []

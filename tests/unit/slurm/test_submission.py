@@ -13,13 +13,13 @@ from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (
     freeze,
     frozen,
+    job_note,
+    load_frozen,
     new_submission,
-    provisional,
-    standing,
-    thaw,
-    ticket,
+    rolled_back_on_refusal,
+    why_skipped,
+    write_job_notes,
     write_runs,
-    write_tickets,
 )
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
@@ -36,35 +36,35 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_a_frozen_configuration_is_read_back(folder):
     assert frozen(folder) == (config(folder.path), HYDRA)
-    settings, hydra = thaw(folder)
+    settings, hydra = load_frozen(folder)
     assert settings.seed == 1 and hydra is not None and hydra.hydra.overrides.task == ["seed=1"]
     assert yaml.safe_load((folder.hydra / "overrides.yaml").read_text()) == ["seed=1"]
     assert RunRecord(folder).state == "queued"
 
 
 def test_why_a_run_is_not_submitted(folder):
-    assert standing(folder, {}) is None
-    assert write_tickets([folder], "12", is_array=True, script=Path("/s")) == ["12_0"]
-    assert ticket(folder)["job_id"] == "12_0"
+    assert why_skipped(folder, {}) is None
+    assert write_job_notes([folder], "12", is_array=True, script=Path("/s")) == ["12_0"]
+    assert job_note(folder)["job_id"] == "12_0"
     queue = {"12_0": QueuedJob("12_0", "PENDING", "Priority", "")}
-    assert standing(folder, queue) == "in the queue as job 12_0 (pending)"
+    assert why_skipped(folder, queue) == "in the queue as job 12_0 (pending)"
     record = RunRecord(folder)
     record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
     record.end_attempt("completed", end_step=1, exit_code=0)
-    assert standing(folder, queue) == "completed already"
+    assert why_skipped(folder, queue) == "already completed"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
 def test_a_damaged_job_note_is_none(folder, text):
     (folder.path / "slurm.json").write_text(text)
-    assert ticket(folder) == {}
+    assert job_note(folder) == {}
 
 
 def test_a_refused_submission_leaves_nothing(tmp_path):
     outputs = tmp_path / "outputs"
     path = outputs / "gpt" / "1a2b"
     submission = new_submission(outputs)
-    with pytest.raises(ConfigError), provisional([RunFolder(path)], submission):
+    with pytest.raises(ConfigError), rolled_back_on_refusal([RunFolder(path)], submission):
         freeze(config(path), HYDRA)
         raise ConfigError("SLURM refused it.")
     assert not outputs.exists()
@@ -77,7 +77,7 @@ def test_a_refused_submission_restores_what_was_there(folder, tmp_path):
     before = folder.record_path.read_bytes()
     accepted, refused = RunFolder(tmp_path / "outputs" / "gpt" / "3c4d"), folder
     submission = new_submission(tmp_path / "outputs")
-    with pytest.raises(ConfigError), provisional([accepted, refused], submission) as settled:
+    with pytest.raises(ConfigError), rolled_back_on_refusal([accepted, refused], submission) as settled:
         freeze(config(accepted.path), HYDRA)
         settled.append(accepted)
         freeze(config(refused.path), HYDRA)

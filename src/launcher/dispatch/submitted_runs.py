@@ -1,4 +1,4 @@
-"""The runs of one submission, and what is said of them."""
+"""The runs of one submission: what is printed and returned for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from launcher.run.folder import RunFolder
 
 SHOWN = 20
-"""So many submitted runs are named one by one."""
+"""At most this many submitted runs are listed."""
 
 
 @dataclass
-class Run:
+class SubmittedRun:
     """One job of a submission: its configuration and Hydra's node as `submission.freeze` takes them."""
 
     label: str
@@ -32,24 +32,24 @@ class Run:
         return Path(self.config["paths"]["outputs"]).expanduser()
 
 
-def report(runs: Sequence[Run], due: Sequence[Run]) -> None:
-    """Print which job each run has, or why it got none; `due` are those that were submitted."""
+def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
+    """Print the job of each run, or why it has none. `due`: the runs that were submitted."""
     for run in runs[:SHOWN]:
         what = f"SLURM job {run.job_id}" if run.skipped is None else run.skipped
         print(f"{run.label}: {what}, {run.folder.path}", flush=True)
     if len(runs) > SHOWN:
         print(f"... and {len(runs) - SHOWN} more")
     jobs = sorted({str(run.job_id).partition("_")[0] for run in due}, key=int)
-    told = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
+    jobs_text = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
     print(
-        f"{len(due)} submitted{told}, {len(runs) - len(due)} left alone. How they stand: python -m launcher.runs "
+        f"{len(due)} submitted{jobs_text}, {len(runs) - len(due)} skipped. To list them: python -m launcher.runs "
         f"--outputs {runs[0].folder.path.parent.parent}",
         flush=True,
     )
 
 
-def result(run: Run, status: JobStatus, value: Any) -> JobReturn:
+def result(run: SubmittedRun, status: JobStatus, value: Any) -> JobReturn:
     """A run's result as Hydra's sweepers take it; the value of a failed one is an exception."""
-    found = JobReturn(overrides=run.overrides)
-    found.status, found.return_value = status, value
-    return found
+    job_return = JobReturn(overrides=run.overrides)
+    job_return.status, job_return.return_value = status, value
+    return job_return
