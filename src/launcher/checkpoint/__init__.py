@@ -1,4 +1,4 @@
-"""What a checkpoint is: how it is written, committed, verified, found and kept. *When* is the hook's matter."""
+"""How a checkpoint is written, committed, verified, found and kept. The hook decides when."""
 
 from typing import TYPE_CHECKING, Any
 

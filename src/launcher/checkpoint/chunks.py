@@ -1,6 +1,5 @@
-"""Large files past the page cache: its pages have to be found, filled and thrown away, at the cost of a start, or of
-the training that goes on beside. One chunk is on its way to the disk while the next is filled; several are read at
-once."""
+"""Large files bypass the page cache: allocating, filling and evicting its pages slows a start, or the training that
+continues meanwhile. One chunk is written while the next is filled; several are read at once."""
 
 import errno
 import fcntl
@@ -13,19 +12,19 @@ from typing import Any
 
 CHUNK = 8 << 20
 READ = 4 << 20
-"""Bytes that are read, hashed and copied at a time, by each of the threads that read."""
+"""Bytes that each reading thread reads, hashes and copies at a time."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 PAGE = 4096
 
 
 class ChunkWriter:
-    """Writes a new file. On leaving, all has been handed to the kernel; the fsync is the caller's.
+    """Writes a new file. On leaving, the kernel has all bytes; the caller does the fsync.
 
-    Whole chunks are written with O_DIRECT, from memory aligned to pages. Where the file system will not have that, and
-    for what is left at the end, it is an ordinary write; a small file is written as it comes.
+    Full chunks are written with O_DIRECT, from page-aligned memory. The rest, small files, and file systems without
+    O_DIRECT use ordinary writes.
 
     Args:
-        size: bytes that are to come.
+        size: the number of bytes, roughly.
     """
 
     def __init__(self, fd: int, size: int):
@@ -39,19 +38,19 @@ class ChunkWriter:
 
     def __enter__(self) -> "ChunkWriter":
         if not self.is_small:
-            import numpy as np  # its copies let other threads run; who writes large files has loaded it
+            import numpy as np  # its copies release the GIL; imported late, since small files do not need it
 
             maps = [mmap.mmap(-1, CHUNK) for _ in range(2)]
-            self._buffers = [(one, np.frombuffer(one, np.uint8)) for one in maps]
+            self._buffers = [(memory, np.frombuffer(memory, np.uint8)) for memory in maps]
             self._set_flags(self._flags | DIRECT)
-            # A daemon: a disk that hangs must not keep the process from ending.
+            # A daemon: a hanging disk must not keep the process from exiting.
             threading.Thread(target=self._work, name="checkpoint-disk", daemon=True).start()
         return self
 
     def write(self, view: memoryview) -> None:
         """
         Raises:
-            OSError: this write failed, or the one before, or the last on leaving.
+            OSError: this write failed, or the previous one; the last is reported on leaving.
         """
         if self.is_small:
             write_all(self.fd, view)
@@ -79,7 +78,7 @@ class ChunkWriter:
             try:
                 self._write_chunk(chunk)
                 self._done.put(None)
-            except BaseException as error:  # every kind: it is raised where it is waited for
+            except BaseException as error:  # of every kind: it is raised in the thread that waits
                 self._done.put(error)
 
     def _write_chunk(self, chunk: mmap.mmap) -> None:
@@ -90,7 +89,7 @@ class ChunkWriter:
             except OSError as error:
                 if error.errno != errno.EINVAL or not fcntl.fcntl(self.fd, fcntl.F_GETFL) & DIRECT:
                     raise
-                self._set_flags(self._flags)  # not on this file system, or not after a short write
+                self._set_flags(self._flags)  # not supported by this file system, or not after a short write
 
     def _wait(self) -> None:
         if self._is_pending:
@@ -132,9 +131,9 @@ class ChunkReader:
         """Fill `view` with the file's bytes from `start` on.
 
         Args:
-            digest: is updated with them.
+            digest: updated with these bytes.
         Raises:
-            ValueError: there are not so many.
+            ValueError: the file has fewer bytes.
         """
         direct = DIRECT if len(view) > READ // 4 else 0
         try:
@@ -142,7 +141,7 @@ class ChunkReader:
         except OSError as error:
             if error.errno != errno.EINVAL or not direct:
                 raise
-            fd = os.open(path, os.O_RDONLY)  # a file system that has no other way
+            fd = os.open(path, os.O_RDONLY)  # O_DIRECT is not supported here
         try:
             fill = self._read_pages if direct else _read
             while view:
@@ -154,8 +153,8 @@ class ChunkReader:
             os.close(fd)
 
     def _read_pages(self, fd: int, start: int, view: memoryview, digest: Any) -> int:
-        """By way of memory that is aligned, in whole pages of the file."""
-        import numpy as np  # its copies let other threads run
+        """Read through page-aligned memory, in whole pages of the file."""
+        import numpy as np  # its copies release the GIL
 
         if not hasattr(self._of_thread, "memory"):
             self._of_thread.memory = memoryview(mmap.mmap(-1, READ))
@@ -163,13 +162,13 @@ class ChunkReader:
         skip = start % PAGE
         length = min(READ, len(view) + skip + PAGE - 1) // PAGE * PAGE
         try:
-            found = os.preadv(fd, [self._of_thread.memory[:length]], start - skip) - skip
+            num_read = os.preadv(fd, [self._of_thread.memory[:length]], start - skip) - skip
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
             return _read(fd, start, view, digest)
-        count = min(found, len(view))
+        count = min(num_read, len(view))
         if count > 0:
             piece = self._of_thread.array[skip : skip + count]
             if digest is not None:

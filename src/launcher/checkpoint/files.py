@@ -1,4 +1,4 @@
-"""Durable files: written through one function that hashes, fsyncs, and says what it wrote."""
+"""Durable files: one function writes, hashes, fsyncs, and returns the manifest entry."""
 
 import json
 import os
@@ -12,20 +12,20 @@ import xxhash
 from launcher.checkpoint.chunks import ChunkWriter
 
 CHUNK = 1 << 20
-"""Bytes hashed and then written at a time: small enough to be still in the cache for the write."""
+"""Bytes that are hashed and then written at a time: small enough to still be in the cache for the write."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file of a checkpoint as the manifest has it."""
+    """A file of a checkpoint, as the manifest records it."""
 
     name: str
     size: int
     xxh3: str
-    """xxh3-128 of its bytes, hex; of a file in pieces, of their checksums in a row. It finds rot and torn writes; it is
-    no defence against forgery."""
+    """xxh3-128 of its bytes, in hex; for a file in pieces, of their concatenated checksums. It detects rot and torn
+    writes, not forgery."""
     pieces: tuple[tuple[int, str], ...] = ()
-    """Bytes and checksum of each tensor, in order: who reads one can check it alone."""
+    """Length and checksum of each tensor, in order, so that one can be verified alone."""
 
 
 def nothing() -> None:
@@ -38,9 +38,9 @@ def write_file(
     """Write, hash, fsync. The folder's own fsync is the caller's.
 
     Args:
-        buffers: each is a piece with a checksum of its own.
-        advanced: called after each chunk; what it raises ends the writing.
-        size: about so many bytes are to come.
+        buffers: each is a piece with its own checksum.
+        advanced: called after each chunk; an exception ends the write.
+        size: roughly the number of bytes.
     Raises:
         OSError: the disk is full, read-only or broken.
     """
@@ -63,7 +63,7 @@ def write_file(
 
 
 def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
-    """The entry of a file with these pieces; of one piece it is that of the file."""
+    """The entry of a file with these pieces. A single piece is the whole file."""
     size = sum(length for length, _ in pieces)
     if len(pieces) == 1:
         return FileEntry(name, size, pieces[0][1])
@@ -77,13 +77,13 @@ def write_json(path: Path, data: Any) -> FileEntry:
 
 
 def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, str]] = ()) -> FileEntry:
-    """What `write_file` said of these bytes, if they are unchanged.
+    """The entry that `write_file` returned, if the bytes are unchanged.
 
     Args:
-        pieces: of the file as it should be; without them it is one.
+        pieces: as recorded; without them the file is one piece.
     """
     lengths = [length for length, _ in pieces] or [os.stat(path).st_size]
-    found = []
+    pieces_now = []
     view = memoryview(bytearray(CHUNK))
     with open(path, "rb", buffering=0) as file:
         for length in lengths:
@@ -91,5 +91,5 @@ def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, s
             while left and (count := file.readinto(view[: min(left, CHUNK)])):
                 digest.update(view[:count])
                 left -= count
-            found.append((length - left, digest.hexdigest()))
-    return entry_of(name or path.name, found)
+            pieces_now.append((length - left, digest.hexdigest()))
+    return entry_of(name or path.name, pieces_now)

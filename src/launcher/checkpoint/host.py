@@ -1,4 +1,4 @@
-"""A copy of the state in host memory, so that training goes on while it is written."""
+"""A copy of the state in host memory, so that training continues while it is written."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch
 
 
 class HostBuffers:
-    """Buffers kept from save to save: allocating them anew costs page faults worth more than the copy itself."""
+    """Buffers that are reused by each save: allocating new ones costs more in page faults than the copy itself."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
@@ -25,8 +25,3 @@ class HostBuffers:
         if on_device:
             torch.cuda.current_stream().synchronize()
         return copies
-
-    @property
-    def nbytes(self) -> int:
-        """Peak extra host memory of asynchronous saving."""
-        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())

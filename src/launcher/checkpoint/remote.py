@@ -1,4 +1,4 @@
-"""A second home for checkpoints, behind any of fsspec's schemes: for machines that lose their disk when they go."""
+"""A remote copy of checkpoints, through any of fsspec's schemes: for machines that lose their disk."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ def open_remote(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, and the path in it.
 
     Raises:
-        ConfigError: there is no such scheme, or the package for it is not installed.
+        ConfigError: the scheme does not exist, or its package is not installed.
     """
     import fsspec
 
@@ -34,13 +34,13 @@ def open_remote(url: str) -> tuple[Any, str]:
 
 
 class RemoteStore(CheckpointStore):
-    """A folder of checkpoints, each of which is copied to `<url>/` when it is committed.
+    """A folder of checkpoints; each is copied to `<url>/` when it is committed.
 
-    A store of objects has no rename. There a folder has a name of its own for each save, and its manifest is written
-    last: what has none is no checkpoint. So a killed upload, also of a step that is there already, leaves what is.
+    An object store has no rename. So each save gets its own folder name there, and its manifest is written last: a
+    folder without one is no checkpoint. A killed upload leaves existing checkpoints unchanged, also of the same step.
 
     Args:
-        url: of this run's checkpoints alone.
+        url: for this run's checkpoints only.
     """
 
     def __init__(self, root: Path, url: str, logger: logging.Logger | None = None):
@@ -48,12 +48,12 @@ class RemoteStore(CheckpointStore):
         self.fs, self.home = open_remote(url)
         self.url = url
 
-    # ------------------------------------------------------------------------------------------------------- there
+    # ------------------------------------------------------------------------------------------------------ upload
     def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
-        """As for any store; then the copy, during which `check` is called after each chunk.
+        """As for any store, then the copy; `check` is called after each chunk.
 
         Raises:
-            Exception: the file system's own, if the copy failed. The checkpoint on this machine stands.
+            Exception: the file system's own, if the copy failed. The local checkpoint is valid.
         """
         final = super().commit(folder, manifest, check)
         self._copy(final, manifest, check)
@@ -89,9 +89,9 @@ class RemoteStore(CheckpointStore):
             old = retention.to_remove({at for at, _ in there}, step, () if best is None else (best,))
             for name in [name for at, name in there if at in old]:
                 self._remove(name)
-            for _, name in self._listed(complete=False):  # an upload that was never finished
+            for _, name in self._listed(complete=False):  # left by an upload that never finished
                 self.fs.rm(f"{self.home}/{name}", recursive=True)
-        except Exception as error:  # each file system has errors of its own; the checkpoint is there by now
+        except Exception as error:  # each file system has its own errors; the checkpoint is copied by now
             self.logger.error("Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error)
 
     def _best(self) -> int | None:
@@ -102,17 +102,17 @@ class RemoteStore(CheckpointStore):
         return int(found.group(1)) if found else None
 
     def _remove(self, name: str) -> None:
-        """Its manifest first: half of one must not be found."""
+        """The manifest first: half a checkpoint must not be found."""
         self.fs.rm_file(f"{self.home}/{name}/{NAME}")
         self.fs.rm(f"{self.home}/{name}", recursive=True)
 
-    # ---------------------------------------------------------------------------------------------------- and back
+    # ---------------------------------------------------------------------------------------------------- download
     def remote_steps(self) -> list[int]:
-        """Steps of which there is a checkpoint there, in order."""
+        """Steps that have a remote checkpoint, in ascending order."""
         return sorted({step for step, _ in self._listed()})
 
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
-        """Step and name of each folder with a manifest, or of each without."""
+        """Step and name of each remote folder with a manifest; `complete=False`: of each without."""
         self.fs.invalidate_cache()
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.home, detail=False)]
@@ -123,10 +123,10 @@ class RemoteStore(CheckpointStore):
         return [entry for entry in folders if self.fs.exists(f"{self.home}/{entry[1]}/{NAME}") == complete]
 
     def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
-        """The newest whole one of both homes; from there it is fetched first.
+        """The newest valid checkpoint, local or remote; a remote one is fetched first.
 
         Raises:
-            ConfigError: there is no way to that home: whether it has a newer one is not known.
+            ConfigError: the remote copy cannot be reached, so it is unknown whether it has a newer one.
         """
         found, problem = None, None
         try:
@@ -144,7 +144,7 @@ class RemoteStore(CheckpointStore):
                     self.fs.mv(f"{self.home}/{name}", f"{self.home}/{CORRUPT}{name}", recursive=True)
                     self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
             if found is not None and found[1].step not in self.remote_steps():
-                self._copy(*found)  # it could not be copied when it was saved
+                self._copy(*found)  # the copy failed when it was saved
         except ConfigError:
             raise
         except Exception as error:  # each file system has its own errors
@@ -177,10 +177,10 @@ class RemoteStore(CheckpointStore):
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
-        """Bring one here, under its name once it has been compared with its manifest.
+        """Download a checkpoint; it gets its name once it is verified.
 
         Raises:
-            CorruptCheckpoint: it is not whole.
+            CorruptCheckpoint: it is damaged.
         """
         folder = self.begin(step)
         there = f"{self.home}/{name}"
@@ -204,5 +204,5 @@ class RemoteStore(CheckpointStore):
 
 
 def run_url(url: str, workspace: Path) -> str:
-    """Of one run's checkpoints: runs of one configuration share the rest of the URL."""
+    """The URL for one run's checkpoints, below what all runs share."""
     return "/".join([url.rstrip("/"), *workspace.absolute().parts[-2:]])

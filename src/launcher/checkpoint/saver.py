@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.checkpoint.files import FileEntry, hash_file, write_file, write_json
+from launcher.checkpoint.files import FileEntry, write_file, write_json
 from launcher.checkpoint.host import HostBuffers
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
@@ -25,7 +25,7 @@ from launcher.strategies.base import Part
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written; every rank raises the same. The one before stands."""
+    """A checkpoint could not be written; every rank raises the same. The previous one is unchanged."""
 
 
 @dataclass
@@ -33,11 +33,10 @@ class Payload:
     """What one rank has to save at a step boundary.
 
     Args:
-        tensors: live tensors of this rank, by name; `parts` says where pieces of sharded ones lie.
+        tensors: live tensors of this rank, by name; `parts` gives the place of pieces of sharded ones.
         rank_state: tree of this rank (random state, hooks).
         global_state: tree that rank 0 writes (counters, scheduler, optimizer settings).
         texts: further small files of rank 0.
-        write: for a strategy that writes files of its own into the folder.
     """
 
     step: int
@@ -47,31 +46,30 @@ class Payload:
     global_state: Any
     parts: Mapping[str, Part] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    write: Callable[[Path], None] | None = None
     is_best: bool = False
 
 
 class Abandoned(Exception):
-    """Raised in a writer that was given up and has woken up again."""
+    """Raised in a writer that was abandoned and wakes up again."""
 
 
 class Saver:
-    """Writes one checkpoint at a time, in a thread; what waits for it waits for a bounded time.
+    """Writes one checkpoint at a time, in a thread. Waiting for it is bounded.
 
     Args:
         retention: what to delete once a newer one is durable.
-        patience: seconds without a byte written after which a writer is given up.
+        patience: seconds without progress after which a writer is abandoned.
     """
 
     def __init__(self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0):
         self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
         self.must_wait = False
-        """Whether a writer has hung: from then on training waits for each save, so that it knows what it has."""
+        """Whether a writer has hung: from then on training waits for each save, so that it knows the result."""
         self._writing: _Writing | None = None
         self._open()
 
     def _open(self) -> None:
-        # Collectives of a thread must not meet those of training: a group of its own, on gloo since all is on the host.
+        # Its own group, so that the thread's collectives never mix with those of training.
         self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._buffers = HostBuffers()
 
@@ -89,29 +87,24 @@ class Saver:
         global_tree = encode(payload.global_state, global_tensors)
         job = _Job(payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors))
         self._writing = writing = _Writing()
-        if payload.write is not None:  # a strategy's own writer: its collectives and its device belong to this thread
-            self._run(job, writing)
-        else:
-            wait |= self.must_wait
-            if not wait:
-                job.detach(self._buffers)
-            writing.thread = threading.Thread(
-                target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True
-            )
-            writing.thread.start()
+        wait |= self.must_wait
+        if not wait:
+            job.detach(self._buffers)
+        writing.thread = threading.Thread(target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True)
+        writing.thread.start()
         if wait:
             self.finish()
 
     @property
     def in_flight(self) -> bool:
-        """Whether a save has been begun and not been waited for: alike on all ranks, also when it is through."""
+        """Whether a save was started and not yet waited for. The same on all ranks, even once it is done."""
         return self._writing is not None
 
     def finish(self) -> None:
         """Wait for the save in flight. All ranks call it alike.
 
         Raises:
-            SaveFailed: it failed, or its writer hangs and was given up.
+            SaveFailed: it failed, or its writer hangs and was abandoned.
         """
         if (writing := self._writing) is None:
             return
@@ -119,7 +112,7 @@ class Saver:
             writing.join(POLL)
             state = DONE if not writing.is_alive() else HUNG if writing.idle() > self.patience else ALIVE
             worst = maximum(state)
-            progress()  # all ranks are there, and none of their writers hangs
+            progress()  # all ranks answer, and none of their writers hangs
             if worst == DONE:
                 break
             if worst == HUNG:
@@ -145,7 +138,7 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def _give_up(self, writing: "_Writing") -> None:
-        """Leave a hanging writer with what it has: its buffers, group and folder are no one else's from now on."""
+        """Abandon a hanging writer. It keeps its buffers, group and folder, and the next save gets its own."""
         writing.give_up(self.patience)
         self.must_wait = True
         self._open()
@@ -178,7 +171,7 @@ class Saver:
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], Any], writing: "_Writing", group: Any) -> list[Any]:
-        """Do something on each rank, and know on each whether it worked on all.
+        """Do something on each rank, and tell each rank whether it worked on all.
 
         Raises:
             SaveFailed: it failed somewhere.
@@ -198,7 +191,7 @@ class Saver:
 
 
 POLL = 1.0
-"""Seconds between two looks at a writer that is waited for."""
+"""Seconds between two checks of a writer that is waited for."""
 DONE, ALIVE, HUNG = 0, 1, 2
 
 
@@ -220,28 +213,28 @@ class _Writing:
             self.thread.join(timeout)
 
     def idle(self) -> float:
-        """Seconds since this rank's writer has got on with work of its own."""
+        """Seconds since this rank's writer last made progress."""
         return 0.0 if self._waits else time.monotonic() - self._at
 
     def advance(self) -> None:
-        """In the thread: it lives.
+        """In the thread: report progress.
 
         Raises:
-            Abandoned: nobody waits for it any more; a later save may be complete.
+            Abandoned: nobody waits for this save any more; a later one may be complete.
         """
         if self._given_up:
-            raise Abandoned("this save was given up")
+            raise Abandoned("this save was abandoned")
         self._at = time.monotonic()
 
     def give_up(self, patience: float) -> None:
         self._given_up = True
         self.error = TimeoutError(
-            f"its writer has hung for {patience:g} s and is left alone; from now on training waits for each save"
+            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits for each save"
         )
 
     @contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Here the others may hang, not this rank."""
+        """Within, other ranks may hang, but this one does not."""
         self._waits = True
         try:
             yield
@@ -252,10 +245,10 @@ class _Writing:
 
 def _gather(value: Any, group: Any, writing: _Writing) -> list[Any]:
     """Every rank's value, in rank order. A blocked collective cannot be left, and crashes a process that ends in it;
-    this one is looked after, so that a writer that was given up leaves it.
+    this one is polled, so that an abandoned writer can leave it.
 
     Raises:
-        Abandoned: it was given up.
+        Abandoned: see `_Writing.advance`.
     """
     mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
@@ -294,16 +287,11 @@ class _Job:
         self.tensors, self.rank, self.whole = own["t"], (self.rank[0], own["r"]), (self.whole[0], own["g"])
 
     def write_files(self, folder: Path, ranks: Ranks, advanced: Callable[[], None]) -> list[FileEntry]:
-        """This rank's: the shard and the rank's state, or what the strategy writes itself."""
+        """The shard and the state of this rank."""
         rank = ranks.rank
         entries = [write_json(folder / f"rank-{rank:05d}.json", self.rank[0])]
         if self.rank[1]:
             entries.append(write_tensors(folder / f"rank-{rank:05d}.safetensors", _on_cpu(self.rank[1])))
-        if self.payload.write is not None:
-            before = set(folder.rglob("*"))
-            self.payload.write(folder)
-            new = [path for path in folder.rglob("*") if path.is_file() and path not in before] if rank == 0 else []
-            entries += [hash_file(path, str(path.relative_to(folder))) for path in new]
         if self.tensors:
             name = f"shard-{rank:05d}.safetensors"
             entries.append(write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts, advanced))

@@ -15,10 +15,10 @@ MODEL = "model/"
 class StoredCheckpoint(ShardReader):
     """The tensors of a checkpoint's shards, its global state (`meta`) and the state of each rank.
 
-    Tensors of shards are compared with their checksums as they are read; the small files are for `verify` to compare.
+    Tensors of shards are verified as they are read. The small files are verified by `verify`.
 
     Raises:
-        CorruptCheckpoint: what was read is not what was written; also by the methods.
+        CorruptCheckpoint: a file is not as it was written. The methods raise it too.
     """
 
     def __init__(self, path: Path):
@@ -28,7 +28,7 @@ class StoredCheckpoint(ShardReader):
         self.meta = _read_tree(path / "state.json") or {}
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
-        """None for a rank that was not there when it was saved."""
+        """None: there was no such rank when it was saved."""
         return _read_tree(self.path / f"rank-{rank:05d}.json")
 
 

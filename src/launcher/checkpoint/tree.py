@@ -1,6 +1,6 @@
 """Nested state as JSON and tensors: no pickle, so that reading a checkpoint can run no code.
 
-Plain JSON stands for itself; what JSON cannot say is a dict with the one key "$": `{"$": ["tuple", [...]]}`.
+Plain JSON is itself; what JSON cannot represent is a dict with the single key "$": `{"$": ["tuple", [...]]}`.
 """
 
 import base64
@@ -19,7 +19,7 @@ def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
     """The JSON form of `obj`; its tensors go into `tensors` under their path.
 
     Raises:
-        TypeError: a value of a kind that cannot be stored; its path is named.
+        TypeError: a value that cannot be stored; it names its path.
     """
     if obj is None or isinstance(obj, (bool, str)):
         return obj
@@ -49,7 +49,7 @@ def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
     if isinstance(obj, Path):
         return {MARK: ["path", str(obj)]}
     raise TypeError(
-        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot hold; give numbers, "
+        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot hold; use numbers, "
         "strings, tensors, arrays, or lists, tuples, sets and dicts of them."
     )
 
@@ -58,7 +58,7 @@ _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozense
 
 
 def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     if isinstance(data, list):
         return [decode(value, tensors) for value in data]
     if not isinstance(data, dict):

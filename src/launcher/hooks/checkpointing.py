@@ -33,26 +33,26 @@ class CheckpointingHook(BaseHook):
 
     Args:
         interval: in optimizer steps.
-        keep_previous: so many checkpoints before the newest stay.
-        keep_interval: saves every so many steps too, and keeps those for ever; 0: none.
-        keep_steps: saves at these steps too, and keeps those for ever.
-        path: relative to the workspace. One with a scheme (s3://bucket/folder) is a second home, to which each
-            checkpoint is copied, and from which one is fetched that is not in `checkpoints` here.
+        keep_previous: keep this many checkpoints before the newest.
+        keep_interval: also save at every multiple of this step, and never delete those; 0: none.
+        keep_steps: also save at these steps, and never delete those.
+        path: relative to the workspace. With a scheme (s3://bucket/folder) it is a remote copy of `checkpoints`: each
+            checkpoint is copied there, and the newest is fetched where it is missing here.
         load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
             "never": refuse to start if there is one; None: do not look; else "best", a step, or the folder of a
             checkpoint: roll back to it, once, and set later checkpoints aside.
-        exit_signals: handled by this hook too, by name or number; None: those that `run.signals.install` handles,
-            if any.
+        exit_signals: further signals to save and exit on, by name or number; None: only those that
+            `run.signals.install` handles, if any.
         exit_code: "128+signal" or a number.
-        exit_wait: seconds (or a timedelta) to wait before leaving, for a scheduler that is to see a time-out.
+        exit_wait: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a time-out.
         asynchronous: training waits for a copy to host memory, not for the disk.
-        write_timeout: seconds without a byte written after which a writer is given up. The save has failed then, and
-            training waits for each later one.
+        write_timeout: seconds without progress after which a writer is abandoned. That save has failed, and training
+            waits for each later one.
         best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
         best_mode: whether less or more is better; auto: by the metric's name.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal, or a scheme that fsspec has not, or not without another package.
+        ConfigError: an unknown signal, or a scheme that fsspec does not have, or needs another package for.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class CheckpointingHook(BaseHook):
         if wanted != found:
             raise ConfigError(
                 f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
-                f"({found}), which it cannot read; go on under that one, or run job=export under it and start a new "
+                f"({found}), which it cannot read; resume under that one, or run job=export under it and start a new "
                 "run with run.init_from=<model.safetensors>."
             )
         trainer.load_training_state(stored.meta["training_state"])
@@ -345,7 +345,6 @@ class CheckpointingHook(BaseHook):
             rank_state=rank_state,
             global_state={**snapshot.meta, "training_state": training_state},
             texts=self.texts,
-            write=snapshot.write,
             is_best=self._improved,
         )
 
@@ -356,7 +355,7 @@ class CheckpointingHook(BaseHook):
 
     # ------------------------------------------------------------------------------------------------ ends
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
-        """Wait for the save in flight. If it failed that is told, and the next one is made sooner or later."""
+        """Wait for the save in flight. A failure is logged; a later save tries again."""
         try:
             getattr(self.saver, finish)()
         except SaveFailed as error:
@@ -370,8 +369,8 @@ class CheckpointingHook(BaseHook):
             self.best.load(self._best_saved or {**self._best_in_flight, "value": None})  # what is best has to be there
         self._best_in_flight = None
         trainer.logger.error(
-            "The checkpoint could not be written: %s. Training goes on; the one before stands, and the next interval "
-            "tries again.", error,
+            "The checkpoint could not be written: %s. Training continues; the previous one is valid, and the next "
+            "interval tries again.", error,
         )  # fmt: skip
 
     def _leave(self, trainer: TrainerView, signum: int) -> None:

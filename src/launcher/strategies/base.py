@@ -29,8 +29,6 @@ class Snapshot:
     meta: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, "Part"] = field(default_factory=dict)
     """Of tensors that are pieces of sharded ones."""
-    write: Callable[[Path], None] | None = None
-    """Writes files of the strategy's own instead."""
 
 
 @dataclass(frozen=True)
