@@ -4,7 +4,7 @@ A constructor's signature is its configuration schema (see `launcher.config.sign
 argument is: `lr: PositiveFloat`. Nothing heavy is imported here.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -13,4 +13,6 @@ NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
+Size = Annotated[float, Ge(0)] | Literal["auto"]
+"""A number of values, which may be written 5e8; auto leaves it to the library."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]

@@ -111,6 +111,19 @@ def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
     return {"whole": whole, "first": first, "second": second}
 
 
+def damaged(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """One training, and what it ends with again after the last rank's file of its newest checkpoint was damaged."""
+    overrides = [*overrides, "hooks.checkpointing.interval=3", "hooks.checkpointing.keep_previous=2"]
+    whole = train(folder, overrides)
+    if ranks.Ranks.from_env().is_main:
+        shard = max((Path(folder) / "checkpoints" / "latest").glob("shard-*"))
+        content = bytearray(shard.read_bytes())
+        content[-1] ^= 1
+        shard.write_bytes(content)
+    again = train(folder, overrides)
+    return {"whole": whole, "again": again, "folders": sorted(p.name for p in (Path(folder) / "checkpoints").iterdir())}
+
+
 def held_bytes(trainer: Trainer) -> dict[str, int]:
     """Memory of this rank's parameters and optimizer state, and what whole ones take in fp32 under Adam."""
     parameters, state = list(trainer.model.parameters()), trainer.optimizer.state
@@ -176,7 +189,7 @@ def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
             assert name not in whole, "two ranks have written it"
             whole[name] = tensor
         else:
-            flat = whole.setdefault(name, torch.full(part.shape, torch.nan)).view(-1)
+            flat = whole.setdefault(name, torch.full(part.shape, torch.nan, dtype=tensor.dtype)).view(-1)
             assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
             flat[part.offset[0] :][: len(tensor)] = tensor
     check_full_weights(trainer, whole)

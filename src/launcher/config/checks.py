@@ -8,6 +8,7 @@ from glob import iglob
 from pathlib import Path
 from typing import Any
 
+from launcher.config import deepspeed_file
 from launcher.config.messages import Fault, hint, show
 from launcher.config.tree import get
 
@@ -30,6 +31,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     yield from _start(tree)
     yield from _outputs(tree)
     yield from _signals(tree)
+    yield from deepspeed_file.crosschecks(tree)
 
 
 def _count(tree: dict[str, Any], path: str) -> int | None:

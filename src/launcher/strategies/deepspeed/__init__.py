@@ -1,15 +1,13 @@
-"""ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and checkpoints stay ours.
+"""ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and checkpoints are ours.
 
-DeepSpeed is imported here alone, and only once it is asked for: that takes seconds.
+DeepSpeed is imported by this package only, and only when it is used: that takes seconds.
 """
 
 import functools
-import inspect
 import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,48 +15,47 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
+from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.run import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
-from launcher.strategies.deepspeed.config import KEY, complete, from_options, read_file
-from launcher.strategies.deepspeed.process import check, start, tidy
-from launcher.strategies.deepspeed.zero_pieces import Pieces
-from launcher.strategies.native import MODEL, OPTIMIZER, NativeStrategy
+from launcher.strategies.deepspeed import process
+from launcher.strategies.deepspeed.config import complete
+from launcher.strategies.deepspeed.state import EngineState
+from launcher.strategies.native import MODEL, NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
-NOT_IN_PIECES = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
-"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed makes anew in its own way."""
-TOLD_AS_INFO = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
-"""Keys of its configuration whose output is in log messages of no importance."""
-SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-"""Of the state of DeepSpeed's loss scaler, what moves."""
+WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
+"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces by its own."""
+REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
+"""Keys of its configuration that report through log messages of level INFO."""
 
 
 class DeepSpeedStrategy(NativeStrategy):
     """ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over data-parallel ranks.
 
     Args:
-        zero_stage: 1: optimizer state and fp32 masters are in pieces over the ranks; 2: gradients too; 3: parameters
-            too, gathered for their module's turn; 0: nothing, all is averaged as by ddp.
+        zero_stage: 1: optimizer state and fp32 masters are sharded over the ranks; 2: gradients too; 3: parameters
+            too, gathered while their module runs; 0: nothing is sharded, gradients are averaged as under ddp.
         offload_optimizer: masters, moments and the optimizer's step are on the host; from stage 1.
-        offload_param: pieces of the parameters are on the host until they are gathered; stage 3.
-        overlap_comm: gradients are exchanged while the backward pass goes on.
-        contiguous_gradients: gradients are copied into one buffer as they come.
-        reduce_bucket_size: values that are exchanged at once.
-        sub_group_size: stage 3: values that are updated at once.
-        stage3_prefetch_bucket_size: values that are gathered ahead.
+        offload_param: the shards of parameters are on the host until they are gathered; stage 3.
+        overlap_comm: exchange gradients during the backward pass.
+        contiguous_gradients: copy gradients into one buffer as they are computed.
+        reduce_bucket_size: values exchanged at once.
+        sub_group_size: stage 3: values updated at once.
+        stage3_prefetch_bucket_size: values gathered ahead.
         stage3_param_persistence_threshold: parameters with fewer values stay gathered.
-        stage3_max_live_parameters: values that are gathered at the same time, at most.
-        stage3_max_reuse_distance: a parameter that is needed again within so many values is kept.
-        stage3_gather_16bit_weights_on_model_save: of DeepSpeed's own way to save, which is not used here.
-        loss_scale: under precision=fp16: a fixed scale; 0: the scale is found, and followed.
+        stage3_max_live_parameters: at most this many values are gathered at the same time.
+        stage3_max_reuse_distance: a parameter that is needed again within this many values stays gathered.
+        stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own way of saving, which is not used here.
+        loss_scale: under precision=fp16: a fixed scale; 0: dynamic.
         loss_scale_window: steps without overflow until the scale doubles.
-        initial_scale_power: the first scale is 2 to this.
+        initial_scale_power: the first scale is 2 to this power.
         hysteresis: overflows before the scale is halved.
-        min_loss_scale: it does not fall below.
+        min_loss_scale: the lowest dynamic scale.
         wall_clock_breakdown: DeepSpeed logs the times of each part of a step.
         config_file: a DeepSpeed configuration in JSON, in place of all the options above.
         timeout: seconds that a rank waits for the others before it fails.
@@ -74,14 +71,14 @@ class DeepSpeedStrategy(NativeStrategy):
         zero_stage: Literal[0, 1, 2, 3] = 2,
         offload_optimizer: bool = False,
         offload_param: bool = False,
-        overlap_comm: bool = True,
-        contiguous_gradients: bool = True,
-        reduce_bucket_size: PositiveInt = 500_000_000,
-        sub_group_size: PositiveInt = 1_000_000_000,
-        stage3_prefetch_bucket_size: NonNegativeInt = 50_000_000,
-        stage3_param_persistence_threshold: NonNegativeInt = 100_000,
-        stage3_max_live_parameters: NonNegativeInt = 1_000_000_000,
-        stage3_max_reuse_distance: NonNegativeInt = 1_000_000_000,
+        overlap_comm: bool | Literal["auto"] = True,
+        contiguous_gradients: bool | Literal["auto"] = True,
+        reduce_bucket_size: Size = 500_000_000,
+        sub_group_size: Size = 1_000_000_000,
+        stage3_prefetch_bucket_size: Size = 50_000_000,
+        stage3_param_persistence_threshold: Size = 100_000,
+        stage3_max_live_parameters: Size = 1_000_000_000,
+        stage3_max_reuse_distance: Size = 1_000_000_000,
         stage3_gather_16bit_weights_on_model_save: bool = True,
         loss_scale: NonNegativeFloat = 0.0,
         loss_scale_window: PositiveInt = 1000,
@@ -92,38 +89,56 @@ class DeepSpeedStrategy(NativeStrategy):
         config_file: str | None = None,
         timeout: PositiveFloat = 1800.0,
     ):
-        given = locals()
-        self.options = {key: given[key] for key in DEFAULTS}
+        self.zero: dict[str, Any] = {
+            "stage": zero_stage,
+            "overlap_comm": overlap_comm,
+            "contiguous_gradients": contiguous_gradients,
+            "reduce_bucket_size": reduce_bucket_size,
+            "sub_group_size": sub_group_size,
+            "stage3_prefetch_bucket_size": stage3_prefetch_bucket_size,
+            "stage3_param_persistence_threshold": stage3_param_persistence_threshold,
+            "stage3_max_live_parameters": stage3_max_live_parameters,
+            "stage3_max_reuse_distance": stage3_max_reuse_distance,
+            "stage3_gather_16bit_weights_on_model_save": stage3_gather_16bit_weights_on_model_save,
+        }
+        self.fp16 = {
+            "loss_scale": loss_scale,
+            "loss_scale_window": loss_scale_window,
+            "initial_scale_power": initial_scale_power,
+            "hysteresis": hysteresis,
+            "min_loss_scale": min_loss_scale,
+        }
+        self.offload = {"offload_optimizer": offload_optimizer, "offload_param": offload_param}
+        self.wall_clock_breakdown = wall_clock_breakdown
         self.file = Path(config_file) if config_file is not None else None
         self.timeout = timeout
 
     # ---------------------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
-        if find_spec("deepspeed") is None:
-            raise ConfigError(
-                "strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'."
-            )
+        process.require()
         super().setup(plan, precision, device)
-        self.config = complete(self.given(), plan, precision, self.ranks.world_size, self.file)
+        config = self.options(on_gpu=self.device.type == "cuda") if self.file is None else read_file(self.file)
+        self.config = complete(config, plan, precision, self.ranks.world_size, self.file)
         self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
-        self._refuse(plan, precision)
+        if precision.name == "fp16":
+            self._refuse_fp16(precision)
         ranks.join(self.device, self.timeout)
-        start(self.device, self.ranks.local_rank, verbose=any(self.config.get(key) for key in TOLD_AS_INFO))
-        check(self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed")
+        process.start(self.device, self.ranks.local_rank, verbose=any(self.config.get(key) for key in REPORTING))
+        process.check(self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed")
         return self.device
 
-    def _refuse(self, plan: StepPlan, precision: Precision) -> None:
+    def options(self, on_gpu: bool) -> dict[str, Any]:
+        """DeepSpeed's configuration by the options. It has its own default where one is auto."""
+        host = {"device": "cpu", "pin_memory": on_gpu}
+        zero = {key: value for key, value in self.zero.items() if value != "auto"}
+        zero |= {key: host for key, is_on in self.offload.items() if is_on}
+        return {"zero_optimization": zero, "fp16": self.fp16, "wall_clock_breakdown": self.wall_clock_breakdown}
+
+    def _refuse_fp16(self, precision: Precision) -> None:
         """
         Raises:
-            ConfigError: it would be ignored, or done wrongly.
+            ConfigError: an option would be ignored, or the gradients wrong.
         """
-        if not plan.no_sync_accumulate:
-            raise ConfigError(
-                "trainer.no_sync_accumulate=false: DeepSpeed's stage says when gradients are exchanged (0 and 1: once "
-                "a step; 2 and 3: with each micro-batch); take true."
-            )
-        if precision.name != "fp16":
-            return
         if (precision.init_scale, precision.growth_interval) != (Precision().init_scale, Precision().growth_interval):
             raise ConfigError(
                 "precision.init_scale, precision.growth_interval: DeepSpeed's loss scaler is set by "
@@ -132,23 +147,8 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.stage == 0:
             raise ConfigError(
                 "precision=fp16: at stage 0 DeepSpeed divides gradients by a loss scale that it has not multiplied the "
-                "loss by; take strategy.zero_stage=1, or precision=bf16."
+                "loss by; set strategy.zero_stage=1, or precision=bf16."
             )
-
-    def given(self) -> dict[str, Any]:
-        """DeepSpeed's configuration by the options or the file, before the run has filled it in.
-
-        Raises:
-            ConfigError: an option beside a file, or as `from_options` and `read_file`.
-        """
-        if self.file is None:
-            return from_options(self.options, on_gpu=self.device.type == "cuda")
-        for key, value in self.options.items():
-            if value != DEFAULTS[key]:
-                raise ConfigError(
-                    f"strategy.{key}={value}: {KEY}={self.file} has all of DeepSpeed's settings; put it there."
-                )
-        return read_file(self.file)
 
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
@@ -159,17 +159,18 @@ class DeepSpeedStrategy(NativeStrategy):
         optimizer = build_optimizer(module)
         self._refuse_parts(module, optimizer)
         names = {id(p): name for name, p in module.named_parameters()}
+        shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         members = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups if group["params"]]
         first = {}
         if self.precision.is_mixed:
             first = {name: p.detach().cpu() for name, p in module.named_parameters()}
             autocast_within(module, self.precision, self.device)
+        self.linear = torch.nn.functional.linear  # stage 3 replaces it for the whole process
         self.engine = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(self.config))[0]
         self.engine.compile = self._compile
         self.model, self.optimizer = self.engine, optimizer
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)  # DeepSpeed has its own
-        self.pieces = Pieces(self.engine, optimizer, names, members)
-        self.pieces.begin_with(first)
+        self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
         return self.model, self.optimizer
 
     def _refuse_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -177,22 +178,22 @@ class DeepSpeedStrategy(NativeStrategy):
         Raises:
             ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
         """
-        if self.stage and type(optimizer).__name__ in NOT_IN_PIECES:
+        if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update parameters in pieces, which zero_stage="
-                f"{self.stage} has; take optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
+                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters, as zero_stage="
+                f"{self.stage} has them; choose optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
             )
         if (number := next((name for name, p in module.named_parameters() if not p.dim()), None)) is not None:
             raise ConfigError(
-                f"model: DeepSpeed cannot send the parameter {number}, which has no dimensions; give it the shape [1], "
-                "or take strategy=ddp."
+                f"model: DeepSpeed does not support the parameter {number}, which has no dimensions; give it the shape "
+                "[1], or choose strategy=ddp."
             )
 
     def _compile(self, *args: Any, **kwargs: Any) -> None:
         """As a module's own `compile`; the engine's has other arguments."""
         if self.stage == 3:
             raise ConfigError(
-                "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; take "
+                "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; set "
                 "strategy.zero_stage=2, or strategy=fsdp."
             )
         self.engine.module.compile(*args, **kwargs)
@@ -214,53 +215,42 @@ class DeepSpeedStrategy(NativeStrategy):
     def step(self) -> StepResult:
         if self.before_clip is not None:
             self.before_clip()
-        if self.engine.optimizer is self.optimizer:
-            return self._plain_step()
-        self.engine.step()
-        norm = torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
-        if not self.engine.optimizer.overflow:
-            return StepResult(norm)
-        # The gradient was not finite: the engine has dropped it, and lowered fp16's scale.
-        return StepResult(norm, retry=True) if self.plan.retry_non_finite else StepResult(norm, skipped=True)
-
-    def _plain_step(self) -> StepResult:
-        """Stage 0 in fp32: torch's optimizer itself, which would update with any gradient and tells no norm."""
-        norm = get_total_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
-        if math.isfinite(norm.item()):
+        if (
+            self.engine.optimizer is self.optimizer
+        ):  # stage 0 in fp32: it reports no norm, and updates with any gradient
+            norm = get_total_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
+            is_finite = math.isfinite(norm.item())
+            self.engine.step() if is_finite else self.engine.zero_grad()
+        else:  # if the gradient is not finite, the engine drops it, and lowers fp16's scale
             self.engine.step()
-            return StepResult(norm)
-        self.engine.zero_grad()
-        return StepResult(norm, retry=True) if self.plan.retry_non_finite else StepResult(norm, skipped=True)
+            norm = torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
+            is_finite = self.engine.was_step_applied()
+        retry = not is_finite and self.plan.retry_non_finite
+        return StepResult(norm, skipped=not is_finite and not retry, retry=retry)
 
     # ------------------------------------------------------------------------------------------------------ state
     def snapshot(self) -> Snapshot:
-        tensors, parts, groups = self.pieces.snapshot()
-        scaler = self._loss_scaler()
-        state = {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
-        return Snapshot(tensors, {"optimizer_groups": groups, "loss_scaler": state, "deepspeed": self.config}, parts)
+        tensors, parts, groups = self.state.snapshot()
+        scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
+        return Snapshot(tensors, {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}, parts)
 
     def load(self, saved: Saved) -> None:
         if self.file is not None:
-            self._tell_changes(saved.meta["deepspeed"])
-        self.pieces.load_weights(saved, MODEL)
-        self.pieces.load_state(saved, OPTIMIZER)
-        if (scaler := self._loss_scaler()) is not None:
-            for key, value in saved.meta["loss_scaler"].items():
-                setattr(scaler, key, value)
+            self._report_changes(saved.meta["deepspeed"])
+        self.state.load_weights(saved, MODEL)
+        self.state.load_optimizer(saved, saved.meta["optimizer_groups"])
+        if self.precision.needs_scaler:
+            process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
         prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-        return self.pieces.load_weights(saved, prefix, strict)
+        return self.state.load_weights(saved, prefix, strict)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        return self.pieces.full_weights(self.device)
+        return self.state.full_weights()
 
-    def _loss_scaler(self) -> Any:
-        """DeepSpeed's, under precision=fp16."""
-        return self.engine.optimizer.loss_scaler if self.precision.needs_scaler else None
-
-    def _tell_changes(self, before: dict[str, Any]) -> None:
-        """What stands in the file is no part of a run's configuration, whose changes are told elsewhere."""
+    def _report_changes(self, before: dict[str, Any]) -> None:
+        """The file's content is not part of the configuration, whose changes are reported elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
             logger.warning("%s=%s: other values than before for %s.", KEY, self.file, ", ".join(sorted(keys)))
@@ -268,20 +258,14 @@ class DeepSpeedStrategy(NativeStrategy):
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.engine.destroy()
-        tidy()
+        if hasattr(self, "linear"):
+            torch.nn.functional.linear = self.linear
         super().teardown()
 
 
-DEFAULTS = {
-    key: parameter.default
-    for key, parameter in inspect.signature(DeepSpeedStrategy).parameters.items()
-    if key not in ("config_file", "timeout")
-}
-
-
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Let a module's own forward pass begin with autocast, which converts inputs where it should: the engine turns off
-    one that it is called in, and DeepSpeed's 16-bit weights take 16-bit inputs alone."""
+    """Run a module's forward pass under autocast, which converts inputs where needed: the engine turns off an autocast
+    that it is called in, and DeepSpeed's 16-bit weights accept 16-bit inputs only."""
     forward = module.forward
 
     @functools.wraps(forward)

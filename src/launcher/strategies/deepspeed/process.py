@@ -1,42 +1,66 @@
-"""What DeepSpeed takes from the process that it is in, and what it leaves there."""
+"""DeepSpeed as a library: its version, what it takes from the process, and what it leaves there.
 
+What has no public interface is used here and nowhere else, for the versions that are tested.
+"""
+
+import importlib.metadata
 import logging
 import os
-import sys
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from launcher.errors import ConfigError
 
+TESTED = ">=0.18.0,<0.20"
+"""The versions that are tested; the extra in pyproject.toml has the same."""
+MOVING_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+def require() -> None:
+    """
+    Raises:
+        ConfigError: DeepSpeed is not installed, or in a version that is not tested.
+    """
+    if find_spec("deepspeed") is None:
+        raise ConfigError("strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'.")
+    from packaging.specifiers import SpecifierSet  # DeepSpeed depends on it
+
+    version = importlib.metadata.version("deepspeed")
+    if not SpecifierSet(TESTED).contains(version):
+        raise ConfigError(f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{TESTED}'.")
+
 
 def start(device: torch.device, local_rank: int, verbose: bool) -> None:
-    """Import it, and let it find the process group that there is."""
-    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # it insists, though there may be one process alone
-    os.environ.setdefault("DS_ACCELERATOR", device.type)  # or it takes a GPU whenever there is one
+    """Import it, and let it use the process group that exists."""
+    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # required even of a single process
+    os.environ.setdefault("DS_ACCELERATOR", device.type)  # otherwise it uses a GPU whenever there is one
     import deepspeed.ops
+    from deepspeed.utils import groups
 
+    vars(groups)["_WORLD_GROUP"] = None  # of the former run in this process: that group no longer exists
     if device.type == "cpu":
-        # Otherwise it compiles collectives of its own for minutes, behind a lock which a killed run leaves locked.
+        # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves locked.
         vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     redirect_log(verbose)
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
 
 
 def redirect_log(verbose: bool) -> None:
-    """Its messages go to the run's screen and files, not to standard output; those of no use here go nowhere."""
+    """Its messages go to the run's screen and files, not to standard output."""
     logger = logging.getLogger("DeepSpeed")
     logger.handlers.clear()
     logger.propagate = True
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
-    logger.filters[:] = [is_of_use]
+    logger.filters[:] = [is_relevant]
     # It calls torch's collectives by their former names, several times a step.
     warnings.filterwarnings("ignore", ".*is deprecated. Please use", FutureWarning, "torch.distributed")
 
 
-def is_of_use(record: logging.LogRecord) -> bool:
-    """What it calls untested is any optimizer but Adam; those that do not work are refused."""
+def is_relevant(record: logging.LogRecord) -> bool:
+    """It calls every optimizer but Adam untested; those that do not work are refused."""
     return "untested optimizer" not in record.getMessage()
 
 
@@ -45,31 +69,26 @@ def check(config: dict[str, Any], source: str) -> None:
     Args:
         source: how the sentence of an error begins.
     Raises:
-        ConfigError: DeepSpeed refuses the configuration, or this device cannot do fp16.
+        ConfigError: DeepSpeed refuses the configuration, or this device does not support fp16.
     """
+    from deepspeed import DeepSpeedConfig
     from deepspeed.accelerator import get_accelerator
-    from deepspeed.runtime.config import DeepSpeedConfig
 
     if config["fp16"]["enabled"] and not get_accelerator().is_fp16_supported():
         name = get_accelerator().device_name()
-        raise ConfigError(f"precision=fp16: DeepSpeed has no fp16 on this {name}; take precision=bf16 or fp32.")
+        raise ConfigError(f"precision=fp16: DeepSpeed has no fp16 on this {name}; set precision=bf16 or fp32.")
     try:
         DeepSpeedConfig(dict(config))
     except Exception as error:  # of several kinds, pydantic's among them
         raise ConfigError(f"{source}: DeepSpeed refuses it: {' '.join(str(error).split())}") from error
 
 
-def tidy() -> None:
-    """Take back what it leaves in the process, where the next run of a sweep would find it."""
-    if "deepspeed.comm.comm" not in sys.modules:
-        return
-    from deepspeed.comm import comm
-    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
-    from deepspeed.utils import groups
+def scaler_state(engine: Any) -> dict[str, Any]:
+    """What changes of fp16's loss scale."""
+    scaler = getattr(engine.optimizer, "loss_scaler", None)
+    return {key: getattr(scaler, key) for key in MOVING_SCALER_STATE if hasattr(scaler, key)}
 
-    comm.cdb = None  # of a process group that is no more
-    groups._WORLD_GROUP = None
-    # Stage 3 puts a function of its own in the place of torch's, "unless manually reset".
-    torch.nn.functional.linear = getattr(
-        InsertPostInitMethodToModuleSubClasses, "linear_bk", torch.nn.functional.linear
-    )
+
+def load_scaler_state(engine: Any, state: dict[str, Any]) -> None:
+    for key, value in state.items():
+        setattr(engine.optimizer.loss_scaler, key, value)

@@ -1,0 +1,121 @@
+"""Which values of each parameter's fp32 master this rank updates, and where they are.
+
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into flat tensors and cuts
+them over the ranks without regard for where a parameter ends. An optimizer's moments are laid out as its masters.
+DeepSpeed has no public call that tells the layout, so it is measured: each parameter's masters are filled with its
+number through DeepSpeed's public setters, and the numbers are then found in the flat tensors.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.errors import TrainingError
+from launcher.run import ranks
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The values of a parameter's master that this rank updates: a contiguous range of the flattened parameter.
+
+    Args:
+        name: the parameter's.
+        group: number of its optimizer group.
+        shape: of the whole parameter.
+        start: where the range begins in the flattened parameter.
+        flat: the tensor that the optimizer updates.
+        at: where the range begins in `flat`.
+        count: values in the range.
+    """
+
+    name: str
+    group: int
+    shape: tuple[int, ...]
+    start: int
+    flat: torch.Tensor
+    at: int
+    count: int
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """The range of a tensor with the layout of `self.flat`; 1-d, sharing its memory."""
+        return flat.detach().view(-1).narrow(0, self.at, self.count)
+
+
+def is_trained(parameter: nn.Parameter, shape: tuple[int, ...]) -> bool:
+    """Whether DeepSpeed updates it: it drops parameters that are frozen or empty."""
+    return parameter.requires_grad and bool(torch.Size(shape).numel())
+
+
+def find_slots(
+    engine: Any,
+    optimizer: torch.optim.Optimizer,
+    stage: int,
+    members: list[list[str]],
+    shapes: dict[str, tuple[int, ...]],
+) -> list[Slot]:
+    """
+    Args:
+        optimizer: the one that the engine was built with.
+        members: names of the parameters of each optimizer group.
+        shapes: of all parameters, by name.
+    Raises:
+        TrainingError: the masters are not laid out as expected.
+    """
+    parameters = dict(engine.module.named_parameters())
+    groups = [[name for name in names if is_trained(parameters[name], shapes[name])] for names in members]
+    if stage == 0:  # whole masters, which under fp32 are the parameters themselves
+        masters = [[p for p in group["params"] if is_trained(p, tuple(p.shape))] for group in optimizer.param_groups]
+        return [
+            Slot(name, number, shapes[name], 0, master, 0, master.numel())
+            for number, names in enumerate(groups)
+            for name, master in zip(names, masters[number], strict=True)
+        ]
+    flats = [flat for group in optimizer.param_groups for flat in group["params"]]
+    if stage == 3:
+        from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS
+
+        flats = engine.optimizer.state_dict()[FP32_FLAT_GROUPS]
+    trained = {name: number for number, names in enumerate(groups) for name in names}
+    ranges = _measure(flats, [parameters[name] for name in trained], [shapes[name] for name in trained], stage)
+    lengths = ranks.all_gather([ranges[i][2] if i in ranges else 0 for i in range(len(trained))])
+    slots = []
+    for i, (name, group) in enumerate(trained.items()):
+        total = torch.Size(shapes[name]).numel()
+        if sum(of_rank[i] for of_rank in lengths) < total:
+            raise TrainingError(f"strategy=deepspeed: DeepSpeed does not show where it keeps the master of {name}.")
+        start = sum(of_rank[i] for of_rank in lengths[: ranks.rank()])
+        count = min(lengths[ranks.rank()][i], total - start)  # stage 3 pads the last pieces
+        if count > 0:
+            flat, at, _ = ranges[i]
+            slots.append(Slot(name, group, shapes[name], start, flat, at, count))
+    return slots
+
+
+@torch.no_grad()
+def _measure(
+    flats: list[torch.Tensor], parameters: list[nn.Parameter], shapes: list[tuple[int, ...]], stage: int
+) -> dict[int, tuple[torch.Tensor, int, int]]:
+    """For each parameter's number: the flat tensor with its values on this rank, where they begin in it, how many."""
+    from deepspeed.utils import safe_get_local_fp32_param, safe_set_full_fp32_param, safe_set_local_fp32_param
+
+    values = [flat.detach().clone() for flat in flats]
+    for flat in flats:
+        flat.detach().fill_(-1)
+    for number, (parameter, shape) in enumerate(zip(parameters, shapes, strict=True)):
+        if stage == 3:
+            safe_set_local_fp32_param(parameter, torch.full_like(safe_get_local_fp32_param(parameter), number))
+        else:
+            safe_set_full_fp32_param(parameter, torch.full(shape, float(number), device=parameter.device))
+    ranges = {}
+    for flat, before in zip(flats, values, strict=True):
+        numbers = flat.detach().view(-1)
+        changes = (numbers[1:] != numbers[:-1]).nonzero().view(-1).add(1).tolist()
+        bounds = [0, *changes, numbers.numel()] if numbers.numel() else []
+        for (at, end), number in zip(pairwise(bounds), numbers[bounds[:-1]].tolist(), strict=True):
+            if number >= 0:
+                ranges[int(number)] = flat, at, end - at
+        flat.detach().copy_(before)
+    return ranges

@@ -1,0 +1,196 @@
+"""This rank's part of model and optimizer under a DeepSpeed engine, by parameter name: saved and loaded."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from launcher.errors import TrainingError
+from launcher.strategies.base import Part, Saved
+from launcher.strategies.deepspeed.masters import Slot, find_slots, is_trained
+from launcher.strategies.native import MODEL, OPTIMIZER
+from launcher.strategies.optimizer_state import HOW, check_groups
+from launcher.strategies.weights import misfits
+
+
+class EngineState:
+    """
+    Args:
+        engine: DeepSpeed's, built with `optimizer`.
+        members: names of the parameters of each optimizer group.
+        shapes: of all parameters, by name: stage 3 leaves an empty tensor in a parameter's place.
+        first: the whole parameters as they were drawn, where the masters have been through 16 bits.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        optimizer: torch.optim.Optimizer,
+        stage: int,
+        members: list[list[str]],
+        shapes: dict[str, tuple[int, ...]],
+        first: dict[str, torch.Tensor],
+    ):
+        self.module: nn.Module = engine.module
+        self.optimizer, self.stage, self.members, self.shapes = optimizer, stage, members, shapes
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.slots = find_slots(engine, optimizer, stage, members, shapes)
+        self.frozen = [name for name, p in self._parameters().items() if not is_trained(p, shapes[name])]
+        self.optimizer.state.clear()  # at stage 0 DeepSpeed makes a step with gradients of 0
+        for slot in self.slots if first else ():
+            slot.of(slot.flat).copy_(first[slot.name].view(-1).narrow(0, slot.start, slot.count))
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.module.named_parameters())
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """The persistent ones."""
+        parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
+        return {name: tensor for name, tensor in self.module.state_dict().items() if name not in parameters}
+
+    # ---------------------------------------------------------------------------------------------------------- saving
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Part], list[dict[str, Any]]]:
+        """This rank's tensors, the place of each piece in its whole, and the optimizer's groups. Rank 0 alone has what
+        is equal on all ranks. All ranks call it."""
+        tensors: dict[str, torch.Tensor] = {}
+        parts: dict[str, Part] = {}
+
+        def put(name: str, values: torch.Tensor, shape: tuple[int, ...], start: int) -> None:
+            if values.numel() == torch.Size(shape).numel():
+                tensors[name] = values.view(shape)
+            else:
+                tensors[name], parts[name] = values, Part(shape, (start,))
+
+        groups: list[dict[str, Any]] = [
+            {"settings": {key: value for key, value in group.items() if key != "params"}, "params": names, "values": {}}
+            for group, names in zip(self.optimizer.param_groups, self.members, strict=True)
+        ]
+        for slot in self.slots if self.stage or self.rank == 0 else ():
+            put(MODEL + slot.name, slot.of(slot.flat), slot.shape, slot.start)
+            for key, value in self.optimizer.state.get(slot.flat, {}).items():
+                full = f"{slot.name}/{key}"
+                if not isinstance(value, torch.Tensor):
+                    groups[slot.group]["values"][full] = value
+                elif value.shape == slot.flat.shape:
+                    put(OPTIMIZER + full, slot.of(value), slot.shape, slot.start)
+                elif slot.start == 0:  # one value for the parameter, such as a step count
+                    tensors[OPTIMIZER + full] = value.detach()
+        for name in self.frozen:
+            values, start = self._share(name)
+            if values.numel() or (self.rank == 0 and not torch.Size(self.shapes[name]).numel()):
+                put(MODEL + name, values, self.shapes[name], start)
+        if self.rank == 0:
+            tensors |= {MODEL + name: buffer for name, buffer in self._buffers().items()}
+        return tensors, parts, groups
+
+    def _share(self, name: str) -> tuple[torch.Tensor, int]:
+        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3, where the parameter is
+        gathered for the purpose, each rank has an equal share; otherwise rank 0 has all of it."""
+        from deepspeed import zero
+
+        parameter = self._parameters()[name]
+        total = torch.Size(self.shapes[name]).numel()
+        if self.stage < 3:
+            return parameter.detach().view(-1).narrow(0, 0, 0 if self.rank else total), 0
+        start, end = (total * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        with zero.GatheredParameters([parameter]):
+            return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
+
+    def full_weights(self) -> dict[str, torch.Tensor] | None:
+        """Whole masters and buffers on the CPU, on rank 0, gathered one by one; all ranks call it."""
+        from deepspeed import zero
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        masters = {slot.name: slot.flat for slot in self.slots} if self.stage == 0 else {}
+        weights = {}
+        for name, parameter in self._parameters().items():
+            with zero.GatheredParameters([parameter], enabled=name in self.frozen):
+                whole = masters.get(name, parameter)
+                if self.stage and name not in self.frozen:
+                    whole = safe_get_full_fp32_param(parameter)
+                if self.rank == 0:
+                    weights[name] = whole.detach().view(self.shapes[name]).to("cpu", copy=True)
+        return weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
+
+    # --------------------------------------------------------------------------------------------------------- loading
+    def load_weights(self, saved: Saved, prefix: str, strict: bool = True) -> list[str]:
+        """As `Strategy.load_weights`: weights and their masters."""
+        buffers = self._buffers()
+        own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
+        problems = misfits(self.module, own, saved, prefix, strict)
+        fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
+        # First what all ranks do together: whatever one of them cannot read afterwards leaves no other waiting.
+        self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
+        with saved.together():
+            for slot in self.slots:
+                if slot.name in fitting:
+                    saved.read_into(prefix + slot.name, slot.of(slot.flat), (slot.start,))
+            for name in buffers.keys() & fitting:
+                saved.read_into(prefix + name, buffers[name])
+        return problems
+
+    def _load_parameters(self, saved: Saved, prefix: str, names: list[str]) -> None:
+        """At stage 3 rank 0 reads and broadcasts each parameter. It raises what it could not read at the end only: the
+        other ranks wait for it in every broadcast."""
+        from deepspeed import zero
+
+        failure: Exception | None = None
+        parameters = self._parameters()
+        for name in names:
+            with zero.GatheredParameters([parameters[name]], modifier_rank=0):
+                if self.stage < 3 or (self.rank == 0 and failure is None):
+                    try:
+                        saved.read_into(prefix + name, parameters[name])
+                    except Exception as error:
+                        failure = error
+        if failure is not None:
+            raise failure
+
+    def load_optimizer(self, saved: Saved, groups: list[dict[str, Any]]) -> None:
+        """State of any stage and number of ranks.
+
+        Raises:
+            TrainingError: the checkpoint has other groups or parameters, or parameters that share a flat tensor have
+                been updated a different number of times.
+        """
+        check_groups(self.optimizer, groups)
+        known = {name for entry in groups for name in entry["params"]}
+        if missing := sorted({name for names in self.members for name in names} - known):
+            raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {missing[0]}.")
+        for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
+            group.update({key: value for key, value in entry["settings"].items() if key not in HOW})
+        values: dict[str, dict[str, Any]] = {name: {} for name in known}
+        for full, value in (item for entry in groups for item in entry["values"].items()):
+            name, key = full.rsplit("/", 1)
+            values[name][key] = value
+        keys: dict[str, list[tuple[str, str]]] = {name: [] for name in known}
+        for full in (name for name in saved.names() if name.startswith(OPTIMIZER)):
+            name, key = full.removeprefix(OPTIMIZER).rsplit("/", 1)
+            keys.setdefault(name, []).append((full, key))
+        self.optimizer.state.clear()  # what the checkpoint does not have must not stay
+        for slot in self.slots:  # in the order of the checkpoint: equal states are equal files
+            state = self.optimizer.state[slot.flat]
+            state.update(values[slot.name])
+            for full, key in keys[slot.name]:
+                if saved.shape(full) != slot.shape:
+                    self._load_common(saved, full, key, slot)
+                elif key not in state:
+                    state[key] = torch.zeros_like(slot.flat, dtype=saved.dtype(full), requires_grad=False)
+        with saved.together():
+            for slot in self.slots:
+                for full, key in keys[slot.name]:
+                    if saved.shape(full) == slot.shape:
+                        saved.read_into(full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,))
+
+    def _load_common(self, saved: Saved, full: str, key: str, slot: Slot) -> None:
+        """A value that the parameters in a flat tensor share. A step count is on the CPU unless the kernel reads it."""
+        group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
+        device = slot.flat.device if group.get("fused") or group.get("capturable") else torch.device("cpu")
+        value = torch.zeros(saved.shape(full), dtype=saved.dtype(full), device=device)
+        saved.read_into(full, value)
+        if not torch.equal(present := state.setdefault(key, value), value):
+            raise TrainingError(
+                f"{slot.name}/{key} is {value.tolist()} in the checkpoint, but {present.tolist()} for a parameter with "
+                "which ZeRO updates it; run.init_from takes the weights alone."
+            )

@@ -1,0 +1,31 @@
+"""Which DeepSpeed is accepted."""
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.strategies.deepspeed import process
+
+
+def test_the_extra_installs_the_tested_range() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["deepspeed"] == [f"deepspeed{process.TESTED}"]
+
+
+@pytest.mark.parametrize("version", ["0.9.5", "0.17.6", "0.20.0", "0.20.1", "1.0.0"])
+def test_a_version_that_is_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(ConfigError) as refused:
+        process.require()
+    assert refused.value.sentences == [
+        f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{process.TESTED}'."
+    ]
+
+
+@pytest.mark.parametrize("version", ["0.18.0", "0.19.8", "0.19.8+abc"])
+def test_a_tested_version_is_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    process.require()
