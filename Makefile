@@ -22,6 +22,7 @@ help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
 	@echo 'make check        lint, types, unit tests: two minutes (ARGS="-k lock" chooses tests)'
 	@echo 'make test         lint, types, all tests'
+	@echo 'make lint         lint, types'
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
