@@ -65,7 +65,7 @@ def test_its_checkpoint_can_be_evaluated_exported_and_loaded(root: Path, whole: 
 
 
 def test_without_the_package(tmp_path: Path) -> None:
-    refused = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed")
+    refused = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
     assert refused.returncode == 2
     assert refused.output == (
         "strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'.\n"

@@ -90,7 +90,7 @@ def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
 def test_training_continues_and_retries(tmp_path: Path) -> None:
     faults = (("open", "EACCES"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
     hooks = [broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults, 2)]
-    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9")
+    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9", real=True)
     assert done.returncode == 0, done.output
     assert done.output.count("could not be written: rank 0: ") == 5 and "Traceback" not in done.output
     assert steps(tmp_path) == [10, 70, 80]
