@@ -19,18 +19,18 @@ Records = dict[str, Any]
 
 @dataclass
 class TrainState:
-    """Where a run stands at a step boundary. Every counter counts optimizer steps."""
+    """Where a run is at a step boundary. Every counter counts optimizer steps."""
 
     max_steps: int = 0
     step: int = 0
     """The last begun step; incremented before a step, so hooks see 1 in the first."""
     skipped_steps: int = 0
-    """Steps whose update was left out for a non-finite gradient, over the whole run."""
+    """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
     """Passes over a finite user loader; our own loader counts samples instead."""
     stop_reason: str | None = None
-    """Set by a hook (early stopping) to end training after the present step as if it were the last."""
+    """Set by a hook (early stopping) to end training with the present step, as if it were the last."""
     best: Best | None = None
     """The best value so far of the metric that checkpoints are chosen by; None if no metric was named."""
 
@@ -101,7 +101,7 @@ class TrainerView(Protocol):
 
 
 class BaseHook:
-    """Override what is needed: an event that no hook overrides costs the loop nothing. Hooks run in list order."""
+    """Override the events that are needed; the others cost nothing. Hooks are called in list order."""
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
@@ -134,7 +134,7 @@ class BaseHook:
         """Training reached its end; not called when it was stopped or failed."""
 
     def on_close(self, trainer: TrainerView) -> None:
-        """However training ended: let go of files and threads."""
+        """Training ended, in whatever way: close files and threads."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of numbers at `trainer.step`."""

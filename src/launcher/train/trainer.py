@@ -33,28 +33,28 @@ from launcher.train.events import calls
 
 
 class LossNoneWarning(UserWarning):
-    """`forward` gave no loss under a wrapper that expects a backward pass for each forward pass."""
+    """`forward` returned no loss, under a wrapper that needs a backward pass after each forward pass."""
 
 
 class BaseTrainer:
-    """Training by subclass: give the `build_*` factories and `forward`; the loop, accumulation, mixed precision,
+    """Training by subclass: write the `build_*` methods and `forward`. The loop, accumulation, mixed precision,
     non-finite gradients, state and hooks are here.
 
     Args:
         max_steps: optimizer steps to train for.
-        grad_clip: gradients are clipped to this 2-norm.
-        max_non_finite_grad_retries: repeat a step whose gradient is not finite this often with new batches, then raise.
-            None: leave the update out and count it; `max_skipped_steps` of them in a row raise.
+        grad_clip: clip gradients to this 2-norm.
+        max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often, with new batches,
+            then raise. None: skip the update and count it; more than `max_skipped_steps` in a row raise.
         mixed_precision: "bf16", "fp16" or None.
-        gradient_accumulation_steps: micro-batches to an optimizer step; None is 1.
-        workspace: where hooks put their files.
+        gradient_accumulation_steps: micro-batches per optimizer step; None is 1.
+        workspace: the folder for the hooks' files.
         device: None is torch's default device.
-        no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch alone.
+        no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
         state_dict_options: a `StateDictOptions`, for `state_dict()`; checkpoints follow its `ignore_frozen_params` and
             `strict`.
         logger: None is the logger "trainer".
-        max_skipped_steps: bound of updates left out in a row.
-        max_none_losses: bound of losses of None in a row.
+        max_skipped_steps: at most this many skipped updates in a row.
+        max_none_losses: at most this many losses of None in a row.
     Raises:
         ValueError: `mixed_precision` is none of the above.
     """
@@ -76,7 +76,7 @@ class BaseTrainer:
         max_none_losses: int = 100,
     ):
         if mixed_precision not in (None, "bf16", "fp16"):
-            raise ValueError(f"mixed_precision={mixed_precision!r}: should be 'bf16', 'fp16' or None.")
+            raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
         self.state = TrainState(max_steps)
         self.grad_clip = grad_clip
         self.max_non_finite_grad_retries = max_non_finite_grad_retries
@@ -100,9 +100,9 @@ class BaseTrainer:
         self._none_losses = 0
         self._unsettled: DeferredFlag | None = None
 
-    # ------------------------------------------------------------------------------------- what a subclass gives
+    # ------------------------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
-        """Any iterable of batches; a finite one starts again when it ends."""
+        """Any iterable of batches; a finite one is restarted when it ends."""
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
@@ -112,7 +112,7 @@ class BaseTrainer:
         raise NotImplementedError
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """The loss (0-d; None: pass over this batch) and nested records of numbers or 0-d tensors to be logged."""
+        """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to log."""
         raise NotImplementedError
 
     def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
@@ -198,7 +198,7 @@ class BaseTrainer:
                 call(self)
 
     def build(self) -> None:
-        """Make every part, in this order; `train` does it if it has not been done."""
+        """Build every part, in this order. `train` calls it unless it was called before."""
         self.data_loader = self.build_data_loader()
         self.model = self.build_model()
         self.optimizer = self.build_optimizer()
@@ -338,7 +338,7 @@ class BaseTrainer:
         try:
             return next(self._batches)
         except StopIteration:
-            raise TrainingError("The data loader gave no batch in a whole epoch: its dataset is empty.") from None
+            raise TrainingError("The data loader has no batch: its dataset is empty.") from None
 
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
@@ -361,10 +361,10 @@ class BaseTrainer:
         """For hooks at a boundary: the signal on which training ends here, 0 without one. The same on all ranks."""
         return self._stop_signal()
 
-    # ---------------------------------------------------------------------------------- updates and their absence
+    # ---------------------------------------------------------------------------------- skipped updates
     def settle(self) -> None:
-        """Take note of a skip that the device decided on. The learning rate is right once this has been called, as it
-        is before each update; it waits for the step before alone."""
+        """Read whether the device skipped the last update, and step the scheduler if it did not. Called before each
+        update; it waits for the previous step only."""
         if self._unsettled is not None:
             flag, self._unsettled = self._unsettled, None
             self._left_out() if flag.read() else self._updated()
@@ -389,14 +389,14 @@ class BaseTrainer:
         state.skipped_steps += 1
         state.skipped_in_row += 1
         self.logger.log(
-            logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # a scaler finds its scale that way
-            "Step %d: the gradient is not finite (%s); the update is left out (%d in a row).",
+            logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # this is how a scaler finds its scale
+            "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row).",
             self.step, self._last_losses(), state.skipped_in_row,
         )  # fmt: skip
         if state.skipped_in_row > self.max_skipped_steps:
             raise TrainingError(
                 f"The gradient was not finite in {state.skipped_in_row} steps in a row (max_skipped_steps="
-                f"{self.max_skipped_steps}); last: {self._last_losses()}. Lower the learning rate or look at the data."
+                f"{self.max_skipped_steps}); last: {self._last_losses()}. Lower the learning rate or check the data."
             )
 
     def _count_retry(self, result: StepResult) -> None:
@@ -419,7 +419,7 @@ class BaseTrainer:
             raise TrainingError(
                 f"Step {self.step}: forward returned no loss on rank {self.strategy.ranks.rank}. Under "
                 f"strategy={self.strategy.name} the ranks' forward and backward passes wait for each other, so each "
-                "needs a loss for every batch: return one times 0, or take strategy=ddp."
+                "needs a loss for every batch: return a loss multiplied by 0, or use strategy=ddp."
             )
         if needs_backward(self.model):
             warnings.warn(
@@ -441,7 +441,7 @@ class BaseTrainer:
 
     # ----------------------------------------------------------------------------------------- state and logging
     def state_dict(self) -> dict[str, Any]:
-        """Everything in memory: `model`, `training_state`, and what hooks add. Whole tensors under every wrapper."""
+        """`model`, `training_state`, and what hooks add, in memory. Tensors are complete under every wrapper."""
         from torch.distributed.checkpoint.state_dict import get_state_dict  # 1 s of imports, for this call alone
 
         model, optimizer = get_state_dict(self.model, self.optimizer, options=self.state_dict_options)
@@ -467,7 +467,7 @@ class BaseTrainer:
         load_hook_states(self, hooks or {}, state, is_complete=hooks is not None)
 
     def training_state(self) -> dict[str, Any]:
-        """All but model, optimizer and hooks: counters, scheduler, scaler, data position."""
+        """Counters, scheduler, scaler and data position: all but model, optimizer and hooks."""
         self.settle()
         state = self.state
         loader_state = getattr(self.data_loader, "state_dict", None)
@@ -509,7 +509,7 @@ class BaseTrainer:
         return unwrap(self.model)
 
     def log(self, records: dict[str, Any], dry_run: bool = False) -> None:
-        """Hand nested records of numbers to every hook; `dry_run`: hooks say what they would do, and do nothing."""
+        """Pass nested records of numbers to every hook; `dry_run`: hooks only report what they would do."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
         for call in self._events["on_log"]:
@@ -520,7 +520,7 @@ class BaseTrainer:
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
-        """Hand nested records of PIL images to every hook."""
+        """Pass nested records of PIL images to every hook."""
         for call in self._events["on_log_images"]:
             call(self, records, dry_run=dry_run)
 

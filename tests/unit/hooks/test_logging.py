@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher import LoggingHook
+from launcher import BaseHook, LoggingHook
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -50,3 +50,13 @@ def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:
     assert train["size"] == 4.0
     assert train["lr"] == dict.fromkeys(["0.weight", "0.bias", "2.weight", "2.bias"], 0.05), "step 2 ran at 0.1 * 0.5"
     assert train["aux"]["l"] == pytest.approx(train["loss"])
+
+
+def test_the_largest_memory_that_a_hook_has_measured(tmp_path: Path) -> None:
+    class Memory(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            trainer.step_info["max_memory"] = 0.5 * trainer.step
+
+    logged = Recorder()
+    Toy([Memory(), LoggingHook(interval=2), logged], 4, tmp_path).train()
+    assert [records["train"]["max_memory"] for _, records in logged.records] == [1.0, 2.0]
