@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: sentences on the screen and exit code 2, never a traceback."""
+"""Errors that the user can fix: sentences on the screen and exit code 2, never a traceback."""
 
 
 class ConfigError(Exception):
@@ -22,4 +22,4 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: a bound was exceeded (non-finite gradients, losses of None) or a state does not fit."""
+    """Training cannot continue: a limit was exceeded (non-finite gradients, losses of None) or a state does not fit."""

@@ -137,7 +137,7 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, command.output
         assert wait_for(lambda: command.left() == [], 10)
-    said = "Nothing has gone on for 3 s after SIGTERM: ended by force, the last checkpoint stands."
+    said = "No progress for 3 s after SIGTERM: forced exit. The last checkpoint is valid."
     assert said == command.output.splitlines()[-1]
     assert "trainer.py" in command.output, "it says where it was"
     (attempt,) = record(tmp_path)["attempts"]

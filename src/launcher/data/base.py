@@ -37,7 +37,7 @@ class DataSource(ABC):
         self.shuffle = shuffle
 
     def check(self) -> None:  # noqa: B027 - most sources have nothing to check
-        """Raise ConfigError for what can be told before any data are read, such as a missing file."""
+        """Raise ConfigError for faults that are visible before any data are read, such as a missing file."""
 
     @abstractmethod
     def train_dataset(self) -> Any:

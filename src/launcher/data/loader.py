@@ -1,4 +1,4 @@
-"""Loaders: an endless one for training that goes on at any sample, and one exact pass for evaluation."""
+"""Loaders: an endless one for training that resumes at any sample, and one exact pass for evaluation."""
 
 from __future__ import annotations
 

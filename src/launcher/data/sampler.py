@@ -24,7 +24,7 @@ class SampleOrder:
     """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
 
     Each epoch is a permutation that is a function of (seed, epoch) alone. It sorts PCG64's raw output, whose stream
-    numpy keeps for ever, where `Generator.permutation` may change between versions (NEP 19).
+    numpy keeps forever, where `Generator.permutation` may change between versions (NEP 19).
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):

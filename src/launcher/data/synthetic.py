@@ -55,7 +55,7 @@ class SyntheticData(DataSource):
 
 
 class SyntheticTokens:
-    """`size` samples of random tokens, from number `first` of the endless row that `seed` stands for."""
+    """`size` samples of random tokens, starting at sample `first` of the endless sequence of `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
         self.size = size

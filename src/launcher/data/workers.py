@@ -127,7 +127,7 @@ class WorkerBatches:
         timer.start()
         try:
             self._iterator._shutdown_workers()
-        except RuntimeError:  # torch's SIGCHLD handler tells of a worker that was killed
+        except RuntimeError:  # torch's SIGCHLD handler reports a worker that was killed
             if not killed.is_set():
                 raise
         finally:

@@ -148,7 +148,7 @@ def _whole(path: Path) -> Part:
 
 
 def write(out: Path, name: str, parts: Iterable[Part], encode: Encode, vocab_size: int) -> int:
-    """Write OUT/<name>.npy; returns the number of tokens. It stands under that name only when whole."""
+    """Write OUT/<name>.npy; returns the number of tokens. It gets that name only when it is complete."""
     with (
         replacing(out / f"{name}.npy") as unfinished,
         TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer,

@@ -64,7 +64,7 @@ def _to_number(value: Any) -> Any:
 
 
 def show(value: float, digits: int = 5) -> str:
-    """A number for a person: so many significant digits, however small it is."""
+    """A number for reading, with this many significant digits, however small it is."""
     return f"{value:#.{digits}g}".rstrip(".")
 
 

@@ -65,7 +65,7 @@ class GPT(Model):
         )
         self.norm = nn.RMSNorm(dim, eps=norm_eps)
         # Tied: the embedding's matrix itself, not a second name of it. A tie of two parameters breaks where they are
-        # given new memory (`to_empty`), and is stored and sharded twice.
+        # allocated (`to_empty`), and is stored and sharded twice.
         self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
         table = torch.empty(seq_len, self.head_dim)
         self.register_buffer("cos", table, persistent=False)

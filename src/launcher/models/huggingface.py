@@ -25,7 +25,7 @@ class HuggingFaceCausalLM(Model):
         seq_len: longest input of the data, to be checked.
         pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
         config: what to build with new weights: `model_type` and what its configuration class takes, e.g.
-            {model_type: gpt2, n_layer: 2}. One of `pretrained` and `config` is given.
+            {model_type: gpt2, n_layer: 2}. One of `pretrained` and `config` is set.
         gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
     Raises:
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not

@@ -55,7 +55,7 @@ class MLP(Model):
     def _check_sizes(vocab_size: int | None, num_features: int | None, num_classes: int | None) -> None:
         if vocab_size and (num_features or num_classes):
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is given too; tokens need the "
+                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set too; tokens need the "
                 "first alone, feature vectors the other two; set what the data do not have to null."
             )
         if not vocab_size and not (num_features and num_classes):

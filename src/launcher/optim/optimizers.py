@@ -36,7 +36,7 @@ def adamw(
         no_decay: parameters without weight decay: "norms", "biases", "embeddings"; None: norms and biases.
         fused: one kernel for all parameters; None: where their device has it.
     Raises:
-        ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` cannot be had.
+        ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` is not supported.
     """
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.AdamW(groups, lr=lr, betas=_pair(betas), eps=eps, fused=_fused(groups, fused))
@@ -124,7 +124,7 @@ def muon(
     weight decay can be taken over from AdamW.
 
     Args:
-        lr: learning rate; of the matrices alone if `adamw_lr` is given.
+        lr: learning rate; of the matrices only, if `adamw_lr` is set.
         momentum, nesterov: of Muon's gradient average.
         ns_steps: Newton-Schulz iterations of the orthogonalisation.
         adamw_lr: learning rate of the rest; None: `lr`.
@@ -200,7 +200,7 @@ class MuonAdamW(Optimizer):
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Groups are fixed: which of the two should take a new one cannot be told.
+        """Groups are fixed: it is unknown which of the two should take a new one.
 
         Raises:
             RuntimeError: after construction.
@@ -302,7 +302,7 @@ def _fused(groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: boo
     Args:
         takes_sharded: the kernel works on the pieces of sharded parameters too, as those of Adam and AdamW do.
     Raises:
-        ConfigError: it is asked for and cannot be had.
+        ConfigError: it is required but not supported.
     """
     if wanted is False:
         return None

@@ -7,10 +7,10 @@ changes nothing) and which reaches 1 at s = W, as in nanoGPT's and torchtitan's 
     f(s) = (s + 1) / (W + 1)                                    for s < W
 
 Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N, one step after the
-last; a run that goes on beyond N stays there.
+last; beyond N the rate stays there.
 
 W is `warmup_steps`, or `warmup_ratio` of max_steps; one excludes the other. If neither is given (None), W is a
-twentieth of max_steps: AdamW's second moments mean little in its first steps, and what is spoilt there is not made good
+twentieth of max_steps: AdamW's second moments mean little in its first steps, and damage there is not repaired
 (Ma and Yarats 2021, arXiv:1910.04209). `warmup_steps=0` is no warm-up.
 """
 
@@ -40,7 +40,7 @@ def cosine(
     """m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio (Loshchilov and Hutter 2017, arXiv:1608.03983).
 
     Raises:
-        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+        ConfigError: both kinds of warm-up are set, or it is longer than the run.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     return LambdaLR(optimizer, cosine_factor(max_steps, warmup, min_lr_ratio))
@@ -57,7 +57,7 @@ def linear(
     """m + (1 - m) (1 - p), with m = min_lr_ratio (Defazio et al. 2023, arXiv:2310.07831, say why).
 
     Raises:
-        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+        ConfigError: both kinds of warm-up are set, or it is longer than the run.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     return LambdaLR(optimizer, linear_factor(max_steps, warmup, min_lr_ratio))
@@ -78,7 +78,7 @@ def constant_with_warmup(
     """The warm-up, then 1. `max_steps` matters to the warm-up alone.
 
     Raises:
-        ConfigError: both kinds of warm-up are given, or it is longer than the run.
+        ConfigError: both kinds of warm-up are set, or it is longer than the run.
     """
     return LambdaLR(optimizer, warmup_factor(_warmup(max_steps, warmup_steps, warmup_ratio)))
 
@@ -100,7 +100,7 @@ def wsd(
     to be as good as cosine.
 
     Raises:
-        ConfigError: both kinds of warm-up are given, or warm-up and decay together are longer than the run.
+        ConfigError: both kinds of warm-up are set, or warm-up and decay together are longer than the run.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     decay_steps = round(decay_ratio * max_steps)
@@ -113,10 +113,10 @@ def wsd(
 
 
 def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Steps of warm-up out of `total`: `steps` if given, else `ratio` of the total, rounded down; 0 if neither is.
+    """Steps of warm-up out of `total`: `steps` if set, else `ratio` of the total, rounded down; 0 if neither is.
 
     Raises:
-        ConfigError: both are given (0 does not count), or the result is more than `total`.
+        ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
     if fault := warmup_fault(steps, ratio, total):
         raise ConfigError(str(fault))

@@ -1,9 +1,9 @@
-"""An end by force: after a signal, a process that gets on with nothing any more is not waited for without bound.
+"""Forced exit: after a signal, a process that makes no progress ends itself.
 
-A main thread that hangs in a collective runs no Python, so not the handlers of `launcher.run.signals` either. A thread
-hears of signals through the interpreter's wakeup pipe, which is written to in the very moment they come. It ends the
-process once nothing has gone on for the grace: a rank whose peers are gone, a data source that hangs, a full stop in a
-driver. The last checkpoint stands.
+A main thread that hangs in a collective runs no Python, and so no handler of `launcher.run.signals`. A second thread
+learns of signals through the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process
+after the grace period without progress: a rank whose peers are gone, a data source that hangs, a driver that does not
+return. The last checkpoint stays valid.
 """
 
 import multiprocessing
@@ -20,35 +20,35 @@ from contextlib import contextmanager
 from launcher.run import signals
 
 CODE = 1
-"""Exit code: 128 + signal would say that the state has been saved."""
-WORDS = 30.0
-"""Seconds that telling of it may take: a disk may be what hangs."""
+"""Exit code: 128 + signal would mean that the state was saved."""
+REPORT_TIMEOUT = 30.0
+"""Seconds that the callbacks may take: a hanging disk may be the cause."""
 
 
-Words = Callable[[int, str], None]
+Callback = Callable[[int, str], None]
 
 
 class _State:
     grace: Callable[[int], float | None] | None = None
-    heard: int = 0
+    signum: int = 0
     since: float = 0.0
     pipe: tuple[int, int] | None = None
-    words: list[Words] = []
+    callbacks: list[Callback] = []
 
 
 _state = _State()
 
 
 def arm(grace: Callable[[int], float | None]) -> None:
-    """From now on, end this process when nothing has gone on for `grace(signum)` seconds after a signal; None: never.
+    """From now on, end this process after `grace(signum)` seconds without progress after a signal; None: never.
 
-    Does nothing outside the main thread, where Python tells of no signals.
+    Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _state.grace, _state.heard, _state.since = grace, 0, 0.0
+    _state.grace, _state.signum, _state.since = grace, 0, 0.0
     if signals.received():
-        _hear(signals.received())
+        _note_signal(signals.received())
     if _state.pipe is None:
         _state.pipe = os.pipe()
         os.set_blocking(_state.pipe[1], False)
@@ -58,68 +58,71 @@ def arm(grace: Callable[[int], float | None]) -> None:
 
 
 def disarm() -> None:
-    """Nothing is ended by force any more."""
+    """No forced exit from now on."""
     _state.grace = None
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Something goes on: the grace begins anew, or in `ahead` seconds, for a wait of known length."""
+    """Report progress: restart the grace period, `ahead` seconds from now for a wait of known length."""
     _state.since = max(_state.since, time.monotonic() + ahead)
 
 
 @contextmanager
-def on_forced_exit(say: Words) -> Iterator[None]:
-    """Within, `say(signum, reason)` is called before an end by force, in another thread; the last one given first."""
-    _state.words.append(say)
+def on_forced_exit(callback: Callback) -> Iterator[None]:
+    """Inside, a forced exit first calls `callback(signum, reason)`, in another thread; the newest callback first."""
+    _state.callbacks.append(callback)
     try:
         yield
     finally:
-        _state.words.remove(say)
+        _state.callbacks.remove(callback)
 
 
 def _leave_to_parent() -> None:
-    """In a forked child: signals that it gets are not the run's."""
+    """In a forked child: its signals are not the run's."""
     try:
         signal.set_wakeup_fd(-1)
     except ValueError:  # forked by another thread
         pass
 
 
-def _hear(signum: int) -> None:
-    if not _state.heard:
-        _state.heard, _state.since = signum, max(_state.since, time.monotonic())
+def _note_signal(signum: int) -> None:
+    if not _state.signum:
+        _state.signum, _state.since = signum, max(_state.since, time.monotonic())
 
 
 def _watch() -> None:
     assert _state.pipe is not None
     while True:
-        grace = _state.grace(_state.heard) if _state.heard and _state.grace is not None else None
+        armed = _state.grace
+        grace = armed(_state.signum) if _state.signum and armed is not None else None
+        if _state.grace is not armed:  # disarmed while `grace` was computed, which may ask SLURM
+            continue
         left = None if grace is None else _state.since + grace - time.monotonic()
         if grace is not None and left is not None and left <= 0:
-            _end(grace)
+            _exit(grace)
         if select.select([_state.pipe[0]], [], [], left)[0]:
             for signum in os.read(_state.pipe[0], 64):
                 if signum in signals.installed():
-                    _hear(signum)
+                    _note_signal(signum)
 
 
-def _end(grace: float) -> None:
-    name = signal.Signals(_state.heard).name
-    reason = f"Nothing has gone on for {grace:g} s after {name}: ended by force, the last checkpoint stands."
-    teller = threading.Thread(target=_tell, args=(reason,), daemon=True)
-    teller.start()
-    teller.join(WORDS)
+def _exit(grace: float) -> None:
+    name = signal.Signals(_state.signum).name
+    reason = f"No progress for {grace:g} s after {name}: forced exit. The last checkpoint is valid."
+    reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
+    reporter.start()
+    reporter.join(REPORT_TIMEOUT)
     for child in multiprocessing.active_children():  # data workers
         child.kill()
     os._exit(CODE)
 
 
-def _tell(reason: str) -> None:
+def _report(reason: str) -> None:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     where = "".join(traceback.format_stack(frame)) if frame is not None else ""
     print(f"{where}{reason}", file=sys.stderr, flush=True)
-    for say in reversed(_state.words):
+    for callback in reversed(_state.callbacks):
         try:
-            say(_state.heard, reason)
+            callback(_state.signum, reason)
         except Exception:
             traceback.print_exc()

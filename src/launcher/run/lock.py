@@ -288,7 +288,7 @@ class RunLock:
 
 
 def is_earlier_start(held: Holder) -> bool:
-    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job anew only when it holds the
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job again only when it holds the
     earlier start for ended; after the loss of a node that may be wrong, but then it is the new one that counts."""
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()

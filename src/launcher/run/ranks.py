@@ -81,7 +81,7 @@ _meeting = _Meeting()
 
 
 def store(timeout: float = TIMEOUT) -> Any:
-    """Where the ranks meet: a store of keys and values, which rank 0 serves. It stands before any process group does,
+    """Where the ranks meet: a store of keys and values, which rank 0 serves. It exists before any process group does,
     and is kept until the process ends."""
     if _meeting.store is None:
         _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
@@ -221,7 +221,7 @@ def on_main(act: Callable[[], T]) -> T:
 
 
 def _told(error: BaseException) -> list[Any]:
-    """What the others are told of rank 0's error."""
+    """Rank 0's error, as the other ranks report it."""
     if isinstance(error, ConfigError):
         return ["refused", error.sentences]
     if isinstance(error, signals.Stop):

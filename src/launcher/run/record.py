@@ -108,7 +108,7 @@ class RunRecord:
         strategy: str,
         code: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Open an attempt that goes on from `start_step`, and return its number (1 for the first).
+        """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is
         on it. `code` is the folder whose git state is recorded (default: the working directory). Raises
@@ -199,7 +199,7 @@ class RunRecord:
         """Note how far the run is; True when that was written.
 
         `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and training
-        goes on: the next one may succeed, and no run depends on this file.
+        continues: the next write may succeed, and no run depends on this file.
         """
         self._note(step, loss, best)
         due = self.written_at is None or abs(self.clock() - self.written_at) >= self.interval

@@ -45,7 +45,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def fresh_rng(step: int) -> dict[str, Any]:
-    """The state for a rank that goes on at `step` and was not there before: a function of the run's seed, the rank and
+    """The state for a rank that resumes at `step` and did not exist before: a function of the run's seed, the rank and
     the step, since this process's generator was seeded with the first two."""
     seed_all(torch.initial_seed(), step)
     return rng_state()

@@ -1,4 +1,4 @@
-"""An end by force, in processes of their own: it ends them."""
+"""Forced exit, in processes of their own."""
 
 import subprocess
 import sys
@@ -13,12 +13,12 @@ from launcher.run import signals
 signals.install()
 deadline.arm(lambda signum: {grace})
 
-def say(signum, reason):
-    print("told", signum, reason, flush=True)
+def report(signum, reason):
+    print("forced exit", signum, reason, flush=True)
 
-with deadline.on_forced_exit(say):
+with deadline.on_forced_exit(report):
     {act}
-print("went on", signals.received(), flush=True)
+print("continued", signals.received(), flush=True)
 """
 # Waiting in C as a collective does: no Python handler runs.
 HANG = "ctypes.CDLL(None).poll(None, 0, 20000)"
@@ -30,12 +30,12 @@ def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_hang_in_native_code_is_ended() -> None:
+def test_a_hang_in_native_code_ends() -> None:
     other = "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -TERM {os.getpid()}'])"
     done = run("0.5", f"import subprocess; {other}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr
-    reason = "Nothing has gone on for 0.5 s after SIGTERM: ended by force, the last checkpoint stands."
-    assert done.stdout == f"told 15 {reason}\n"
+    reason = "No progress for 0.5 s after SIGTERM: forced exit. The last checkpoint is valid."
+    assert done.stdout == f"forced exit 15 {reason}\n"
     assert done.stderr.splitlines()[-1] == reason
     assert 'File "<string>"' in done.stderr
 
@@ -44,20 +44,25 @@ def test_a_hang_in_native_code_is_ended() -> None:
     ("grace", "act"),
     [
         pytest.param("0.4", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(10)]", id="progress"),
-        pytest.param("0.2", f"{TERM}; deadline.progress(30); time.sleep(0.6)", id="a wait that was told of"),
+        pytest.param("0.2", f"{TERM}; deadline.progress(30); time.sleep(0.6)", id="an announced wait"),
         pytest.param("None", f"{TERM}; time.sleep(0.5)", id="no grace"),
         pytest.param("0.1", f"{TERM}; deadline.disarm(); time.sleep(0.5)", id="disarmed"),
+        pytest.param(
+            "time.sleep(0.4) or 0.0",
+            f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(0.6)",
+            id="disarmed while the grace is computed",
+        ),
     ],
 )
-def test_what_is_left_alone(grace: str, act: str) -> None:
+def test_no_forced_exit(grace: str, act: str) -> None:
     done = run(grace, act)
-    assert (done.returncode, done.stdout) == (0, "went on 15\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "continued 15\n"), done.stderr
 
 
 def test_a_forked_child_s_signals_are_its_own() -> None:
     fork = "child = os.fork() or (time.sleep(0.6), os._exit(0))"
     done = run("0.1", f"{fork}; time.sleep(0.3); os.kill(child, signal.SIGTERM); os.waitpid(child, 0); time.sleep(0.5)")
-    assert (done.returncode, done.stdout) == (0, "went on 0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "continued 0\n"), done.stderr
 
 
 def test_a_signal_before_it_was_armed_counts() -> None:
