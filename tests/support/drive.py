@@ -22,21 +22,21 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose import compose as compose_config
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
-from launcher.train.composed import Trainer
-from launcher.train.trainer import BaseTrainer
+from launcher.train.trainer import BaseTrainer, Trainer
+from support.masked import Masked
 from support.toy import Recorder
 
-GPT = [
-    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10",
-    "model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2",
+SYNTHETIC = [
+    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10"
 ]  # fmt: skip
+GPT = ["model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2"]
 DIGITS = ["data=digits", "model=mlp"]
 TINY = [
     "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2", "trainer.max_steps=6",
@@ -71,9 +71,11 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 
 @cache
 def compose(*overrides: str) -> Any:
-    parts = DIGITS if "digits" in overrides else GPT
+    parts = DIGITS if "digits" in overrides else GPT if "data=custom" in overrides else [*SYNTHETIC, *GPT]
     rest = [override for override in overrides if override != "digits"]
-    return compose_config([*parts, *TINY, "run.name=a", "run.id=b", *rest])
+    replaced = "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
+    tiny = [override for override in TINY if not override.startswith(replaced)]
+    return compose_config([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
 
 def digest(trainer: Trainer) -> str:
@@ -310,6 +312,38 @@ def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = Fal
     signals.forget()
     trainer.strategy.teardown()
     return {"metrics": metrics, "passes": len(passes), "expected": float(expected)}
+
+
+def one_sided(folder: str, overrides: list[str]) -> str:
+    """What training is refused with where rank 1 alone uses a block."""
+    module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
+    trainer = build(Path(folder), [*overrides, *module], Journal())
+    try:
+        trainer.train()
+    except TrainingError as error:
+        return str(error)
+    finally:
+        trainer.strategy.teardown()
+    return "nothing"
+
+
+def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
+    """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
+    from launcher.hooks.evaluation import evaluate
+
+    data = ["data=custom", "data.dataset._target_=support.masked.Masked", "data.seq_len=12", "data.vocab_size=19"]
+    journal = Journal()
+    trainer = build(Path(folder), [*data, *overrides, f"trainer.micro_batch_size={micro}"], journal)
+    trainer.train()
+    own = [Masked(17)[i] for i in range(ranks.rank(), 17, ranks.world_size())]
+    batches = [torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)]
+    context = trainer.strategy.forward_context
+    val = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
+    weights = trainer.strategy.full_weights() or {}
+    tables = [buffer.tolist() for buffer in trainer.unwrapped_model.buffers()]
+    trainer.strategy.teardown()
+    result = {"losses": journal.losses, "norms": journal.norms, "val": val, "tables": tables}
+    return result | {"weights": {name: tensor.tolist() for name, tensor in weights.items()}}
 
 
 def initial_weights(overrides: list[str]) -> dict[str, Any]:

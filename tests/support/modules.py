@@ -3,6 +3,7 @@
 import random
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -122,3 +123,16 @@ class OnMeta(Base):
         for linear in (self.hidden, self.out):
             nn.init.normal_(linear.weight)
             nn.init.zeros_(linear.bias)
+
+
+class OneSided(Base):
+    """Rank 1 alone uses `extra`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.ModuleList([nn.Linear(64, 64), nn.Linear(64, 64)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if dist.is_initialized() and dist.get_rank() == 1:
+            x = self.extra[0](x)
+        return super().forward(x)

@@ -16,12 +16,13 @@ from launcher.checkpoint.files import FileEntry, write_file, write_json
 from launcher.checkpoint.host import HostBuffers
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.shards import write_tensors
+from launcher.checkpoint.shards import why_not_stored, write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
+from launcher.errors import ConfigError
 from launcher.run.deadline import progress
 from launcher.run.ranks import Ranks, maximum, world_size
-from launcher.strategies.base import Part
+from launcher.strategies.base import Part, Snapshot
 
 
 class SaveFailed(Exception):
@@ -306,3 +307,20 @@ class _Job:
 
 def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+
+def check_storable(snapshot: Snapshot) -> None:
+    """
+    Raises:
+        ConfigError: a save of this state would fail.
+    """
+    for name, tensor in snapshot.tensors.items():
+        if (reason := why_not_stored(tensor)) is not None:
+            raise ConfigError(
+                f"model: {name.removeprefix('model/')} has {reason}, which a checkpoint cannot store; convert it, or "
+                "register it with persistent=False."
+            )
+    try:
+        encode(snapshot.meta, {})
+    except TypeError as error:
+        raise ConfigError(f"model: {error}") from error

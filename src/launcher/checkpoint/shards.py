@@ -34,6 +34,8 @@ DTYPES = {
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
+OTHER_DTYPES = "launcher.dtypes"
+"""Names of dtypes that safetensors does not have: such a tensor is stored as bytes, in one more dimension."""
 READERS = 4
 """Threads that read side by side: so many requests keep a disk busy while others' bytes are hashed."""
 
@@ -41,6 +43,19 @@ READERS = 4
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor, copied only if it is not contiguous."""
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def why_not_stored(tensor: torch.Tensor) -> str | None:
+    """Why a tensor cannot be in a checkpoint, as a noun; None: it can."""
+    if tensor.layout is not torch.strided:
+        return f"layout {str(tensor.layout).removeprefix('torch.')}"
+    if tensor.dtype in DTYPES:
+        return None
+    try:
+        torch.empty(1, dtype=tensor.dtype).copy_(torch.empty(1, dtype=tensor.dtype)).view(torch.uint8)
+    except (RuntimeError, NotImplementedError):
+        return f"dtype {str(tensor.dtype).removeprefix('torch.')}"
+    return None
 
 
 def write_tensors(
@@ -58,13 +73,19 @@ def write_tensors(
         OSError: see `write_file`.
     """
     header: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
     if parts:
         described = {name: {"shape": part.shape, "offset": part.offset} for name, part in parts.items()}
-        header["__metadata__"] = {PARTS: json.dumps(described)}
+        metadata[PARTS] = json.dumps(described)
+    if others := {n: str(t.dtype).removeprefix("torch.") for n, t in tensors.items() if t.dtype not in DTYPES}:
+        metadata[OTHER_DTYPES] = json.dumps(others)
+    if metadata:
+        header["__metadata__"] = metadata
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        shape = [*tensor.shape, *([tensor.element_size()] if name in others else [])]
+        header[name] = {"dtype": DTYPES.get(tensor.dtype, "U8"), "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     buffers = (as_bytes(tensor) for tensor in tensors.values() if tensor.numel())
@@ -165,13 +186,16 @@ class ShardReader:
             header, base = read_header(file, pieces[0][1] if pieces else None)
             ends = accumulate(length for length, _ in pieces)
             sums = {end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)}
-            parts = json.loads(header.pop("__metadata__", {}).get(PARTS, "{}"))
+            metadata = header.pop("__metadata__", {})
+            parts, others = (json.loads(metadata.get(key, "{}")) for key in (PARTS, OTHER_DTYPES))
             for name, entry in header.items():
-                shape = tuple(entry["shape"])
+                shape, dtype = tuple(entry["shape"]), TORCH[entry["dtype"]]
+                if name in others:
+                    shape, dtype = shape[:-1], getattr(torch, others[name])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
                 start, end = entry["data_offsets"]
                 checksum = sums.get(base + start) if end > start else None
-                piece = _Piece(file, base + start, TORCH[entry["dtype"]], shape, tuple(part["offset"]), checksum)
+                piece = _Piece(file, base + start, dtype, shape, tuple(part["offset"]), checksum)
                 self._pieces.setdefault(name, []).append(piece)
                 self._shapes[name] = tuple(part["shape"])
 

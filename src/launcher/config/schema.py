@@ -88,6 +88,8 @@ FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument when training builds them, with or without `_partial_: true`."""
 REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
+SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
+"""`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
@@ -239,6 +241,8 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fa
         return
     keys = {key: value for key, value in node.items() if key not in INSTANTIATION}
     own = [key for key in keys if key not in spec.names and join(path, key) in referred_to]
+    if path == "scheduler" and "metric" in keys:
+        yield from _typed("scheduler.metric", keys.pop("metric"), SCHEDULER_METRIC)
     positional = len(node.get("_args_") or ())
     partial = path in FACTORIES or bool(node.get("_partial_")) or positional > 0
     yield from _keys(path, {key: value for key, value in keys.items() if key not in own}, spec, partial)

@@ -61,7 +61,7 @@ class Best:
             )
         self.value: float | None = None
         self.step = 0
-        self._latest: float | None = None
+        self.latest: float | None = None
         self._was_logged = False
         self._others: list[str] = []
 
@@ -75,20 +75,20 @@ class Best:
         if not any(name.partition("/")[0] == group for name in records):
             return False
         numbers = {name: value for name, value in flatten(records) if value is not None}
-        self._latest = ranks.broadcast(float(numbers[self.metric]) if self.metric in numbers else None)
-        self._was_logged |= self._latest is not None
+        self.latest = ranks.broadcast(float(numbers[self.metric]) if self.metric in numbers else None)
+        self._was_logged |= self.latest is not None
         if f"{group}/loss" in numbers:
             self._others = sorted(numbers)
-        return self._latest is not None
+        return self.latest is not None
 
     def update(self, step: int) -> bool:
         """Whether the observed value is better than all before. NaN and infinity never are."""
-        if self._latest is None or not math.isfinite(self._latest):
+        if self.latest is None or not math.isfinite(self.latest):
             return False
-        gain = math.inf if self.value is None else (self.value - self._latest) * (1 if self.mode == "min" else -1)
+        gain = math.inf if self.value is None else (self.value - self.latest) * (1 if self.mode == "min" else -1)
         if not gain > self.min_delta:
             return False
-        self.value, self.step = self._latest, step
+        self.value, self.step = self.latest, step
         return True
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from launcher.checkpoint.find import damaged, find_checkpoint, request_name
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.saver import Payload, SaveFailed, Saver
+from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import BEST, CheckpointStore, step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import parse_signal, signal_fault
@@ -73,9 +73,6 @@ class CheckpointingHook(BaseHook):
     ):
         if interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")
-        for name, number in (("keep_previous", keep_previous), ("keep_interval", keep_interval)):
-            if number < 0:
-                raise ValueError(f"{name}={number}: must be 0 or more.")
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         self.interval = interval
@@ -115,6 +112,7 @@ class CheckpointingHook(BaseHook):
         if self.remote:
             self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
         self.store.check_lock = self._check_lock
+        check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def on_restore(self, trainer: TrainerView) -> None:

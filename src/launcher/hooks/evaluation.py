@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -71,9 +72,11 @@ class EvaluationHook(BaseHook):
     def _evaluate(self, trainer: TrainerView) -> None:
         if self._batches is None:
             return
-        metrics = evaluate(trainer.forward, trainer.model, self._batches, trainer.strategy.forward_context)
+        context, num_targets = trainer.strategy.forward_context, trainer.num_targets
+        metrics = evaluate(trainer.forward, trainer.model, self._batches, context, num_targets)
         if metrics is None:
-            return  # a signal: the boundary that follows will act on it
+            trainer.stop_at_this_boundary()
+            return
         self._done_at = trainer.step
         trainer.logger.info(
             "Step %d: %s", trainer.step, " ".join(f"val/{key} {show(value)}" for key, value in flatten(metrics))
@@ -101,10 +104,13 @@ def evaluate(
     model: torch.nn.Module,
     batches: Iterable[Any],
     context: Callable[[], Any],
+    num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
 ) -> dict[str, float] | None:
     """Means of loss and records over the samples of all ranks' batches, by flat name. A record that some batches do not
     have is a mean over the samples of those that do.
 
+    Args:
+        num_targets: of a batch; the means are over targets instead of samples where it is not None.
     Returns:
         None: a signal ended it on some rank.
     Raises:
@@ -113,15 +119,16 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums: dict[str, Any] = {}
-    samples: dict[str, int] = {}
+    samples: dict[str, Any] = {}
     try:
         with isolated_rng(), torch.no_grad():
-            for batch, counts in _in_step(batches):
+            for batch, is_new in _in_step(batches):
                 with context():
                     loss, records = forward(batch)
-                if loss is None or not counts:
+                if loss is None or not is_new:
                     continue
-                size = batch_size(batch)
+                targets = num_targets(batch)
+                size = batch_size(batch) if targets is None else targets
                 for name, value in flatten({"loss": loss, **records}):
                     if value is None:
                         continue
@@ -133,16 +140,14 @@ def evaluate(
         return None
     finally:
         model.train(was_training)
-    totals = ranks.all_gather({name: (float(total), samples[name]) for name, total in sums.items()})
-    names = dict.fromkeys(name for part in totals for name in part)
-    if not names:
-        raise ValueError("The held-out data gave no batch with a loss.")
-    return {name: _mean([part[name] for part in totals if name in part]) for name in names}
-
-
-def _mean(parts: list[tuple[float, int]]) -> float:
-    """Of the sums and counts of ranks."""
-    return sum(total for total, _ in parts) / sum(count for _, count in parts)
+    totals = ranks.all_gather({name: (float(total), int(samples[name])) for name, total in sums.items()})
+    parts = {name: [part[name] for part in totals if name in part] for name in dict.fromkeys(chain(*totals))}
+    counts = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
+    if not counts.get("loss"):
+        raise ValueError("No held-out batch has a loss, or a target.")
+    return {
+        name: sum(total for total, _ in of_ranks) / counts[name] for name, of_ranks in parts.items() if counts[name]
+    }
 
 
 _DONE, _GOING, _NOTHING, _SIGNAL = range(4)

@@ -53,7 +53,8 @@ class EvaluateJob:
         batches = hook.loader() if hook.loader is not None else None
         if batches is None:
             raise ConfigError("job=evaluate: the data hold nothing out; set data.val_dataset or use other data.")
-        metrics = evaluate(trainer.forward, trainer.model, batches, trainer.strategy.forward_context)
+        context = trainer.strategy.forward_context
+        metrics = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}

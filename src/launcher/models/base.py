@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 Records = dict[str, torch.Tensor | float]
 
@@ -32,6 +33,14 @@ class Model(nn.Module, ABC):
             the device: reading one here would make every step wait.
         """
 
+    def num_targets(self, batch: Any) -> torch.Tensor | int | None:
+        """How many targets the loss of this batch is a mean over: a number, or a 0-d tensor that stays on the device.
+
+        The step, its micro-batches, the ranks and validation then count by targets. The loss of a batch without targets
+        must be 0, not NaN (see `cross_entropy`). None: micro-batches count equally, and validation counts samples.
+        """
+        return None
+
     @abstractmethod
     def init_weights(self) -> None:
         """Draw every parameter and fill every buffer, those that no checkpoint has (position tables) included."""
@@ -44,11 +53,22 @@ class Model(nn.Module, ABC):
         """
 
 
-def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Share of right arg-maxes, 0-d float32; targets of -100 do not count.
+IGNORED = -100
+"""A target that does not count."""
 
-    logits [..., classes], target [...] int64.
-    """
-    counted = target != -100
-    right = (logits.detach().argmax(-1) == target) & counted
-    return right.sum() / counted.sum().clamp(min=1)
+
+def count_targets(target: torch.Tensor) -> torch.Tensor:
+    return (target != IGNORED).sum()
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The mean over the targets that are not `IGNORED`; 0 if there are none. logits [..., classes], target [...]."""
+    total = F.cross_entropy(logits, target, reduction="sum")
+    return total / count_targets(target).clamp(min=1)
+
+
+def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Share of correct arg-maxes, 0-d float32. logits [..., classes], target [...] int64; `IGNORED` does not count."""
+    counted = target != IGNORED
+    correct = (logits.detach().argmax(-1) == target) & counted
+    return correct.sum() / counted.sum().clamp(min=1)

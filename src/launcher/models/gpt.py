@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
 from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
@@ -99,8 +99,11 @@ class GPT(Model):
         """
         input, target = batch
         logits = self.logits(input)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
+        loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+
+    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return count_targets(batch[1])
 
     def logits(self, input: Tensor) -> Tensor:
         """input [B, T] int64 -> scores of the next token [B, T, vocab_size].

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
 from launcher.models.supervised import longest_list
 from launcher.types import PositiveInt
 
@@ -79,8 +78,11 @@ class HuggingFaceCausalLM(Model):
         """
         input, target = batch
         logits = self.model(input_ids=input, use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
+        loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+
+    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return count_targets(batch[1])
 
     @torch.no_grad()
     def init_weights(self) -> None:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
 from launcher.types import PositiveInt, UnitInterval
 
 
@@ -76,8 +76,11 @@ class MLP(Model):
         """
         input, target = batch
         logits = self.logits(input)
-        loss = F.cross_entropy(logits.flatten(0, -2).float(), target.flatten())
+        loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
         return loss, {"accuracy": accuracy(logits, target)}
+
+    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return count_targets(batch[1])
 
     def logits(self, input: Tensor) -> Tensor:
         """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size]."""

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
 
 
 class Supervised(Model):
@@ -43,7 +43,7 @@ class Supervised(Model):
             if output.shape[:-1] != target.shape:  # torch's order: classes are axis 1
                 output = output.movedim(1, -1)
             logits = output.flatten(0, -2) if output.ndim > 1 else output
-            loss = F.cross_entropy(logits.float(), target.flatten() if target.ndim else target)
+            loss = cross_entropy(logits.float(), target.flatten() if target.ndim else target)
             return loss, {"accuracy": accuracy(output, target)}
         if output.shape != target.shape and output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
@@ -55,6 +55,9 @@ class Supervised(Model):
             return F.mse_loss(output.float(), target.float()), {}
         loss = F.binary_cross_entropy_with_logits(output.float(), target.float())
         return loss, {"accuracy": ((output.detach() > 0) == (target > 0.5)).float().mean()}
+
+    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int:
+        return count_targets(batch[1]) if self.loss == "cross_entropy" else batch[1].numel()
 
     def init_weights(self) -> None:
         """The module's own `init_weights()`, if it has one; otherwise its weights are those of its constructor."""

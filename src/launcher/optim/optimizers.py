@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from launcher.errors import ConfigError
+from launcher.optim.arguments import has_required_argument
 from launcher.types import NonNegativeFloat, PositiveFloat, PositiveInt, UnitInterval
 
 Kind = Literal["norms", "biases", "embeddings"]
@@ -219,6 +220,11 @@ class MuonAdamW(Optimizer):
         for part in self._parts:
             part.step()
         return loss
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its `step` computes the loss itself, as LBFGS's does."""
+    return has_required_argument(type(optimizer), "step")
 
 
 def decay_groups(

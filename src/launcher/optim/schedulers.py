@@ -16,13 +16,14 @@ twentieth of max_steps: AdamW's second moments mean little in its first steps, a
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from launcher.config.checks import warmup_fault
 from launcher.errors import ConfigError
+from launcher.optim.arguments import has_required_argument
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 DEFAULT_WARMUP_RATIO = 0.05
@@ -124,28 +125,9 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     return steps or int((ratio or 0.0) * total + 1e-9)
 
 
-def create_scheduler(
-    optimizer: Optimizer, scheduler_type: str, total_steps: int, warmup_steps: int = 0, min_lr_ratio: float = 0.0
-) -> LambdaLR:
-    """A schedule by its name, for code that has no configuration.
-
-    Args:
-        scheduler_type: "cosine", "linear", "constant" (which has no warm-up), "constant_with_warmup" or "wsd".
-    Raises:
-        ValueError: there is no such schedule.
-        ConfigError: the warm-up is longer than the run.
-    """
-    if scheduler_type == "constant":
-        return constant(optimizer)
-    if scheduler_type == "constant_with_warmup":
-        return constant_with_warmup(optimizer, max_steps=total_steps, warmup_steps=warmup_steps)
-    decaying = {"cosine": cosine, "linear": linear, "wsd": wsd}
-    if scheduler_type not in decaying:
-        known = ", ".join(["constant", "constant_with_warmup", *decaying])
-        raise ValueError(f"There is no schedule {scheduler_type!r}; there are {known}.")
-    return decaying[scheduler_type](
-        optimizer, max_steps=total_steps, warmup_steps=warmup_steps, min_lr_ratio=min_lr_ratio
-    )
+def needs_metric(scheduler: Any) -> bool:
+    """Whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
+    return has_required_argument(type(scheduler), "step")
 
 
 def warmup_factor(warmup: int) -> Factor:

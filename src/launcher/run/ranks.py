@@ -186,6 +186,13 @@ def maximum(value: int) -> int:
     return int(number)
 
 
+def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    """In place, on the tensor's device, which the host does not wait for."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
 def on_main(act: Callable[[], T]) -> T:
     """Do something on rank 0 alone; every rank has what came of it, value or error. It needs no process group.
 

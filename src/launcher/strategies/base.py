@@ -89,6 +89,11 @@ class Strategy(ABC):
     before_clip: Callable[[], None] | None = None
     """Called between unscaling and clipping, when gradients are those of the whole step."""
 
+    needs_closure: bool = False
+    """Whether the optimizer's step computes loss and gradients itself (LBFGS)."""
+    closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None
+    """For such an optimizer: the step's loss, and a function that computes loss and gradients again."""
+
     @abstractmethod
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         """Take this rank's device and join the process group.

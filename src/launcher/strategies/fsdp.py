@@ -17,8 +17,9 @@ from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.first_weights import META, draw, outline, same_draws
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
+from launcher.strategies.same_use import SameUse
 from launcher.strategies.sharded import copy_piece
-from launcher.strategies.step import StepPlan
+from launcher.strategies.step import StepPlan, StepResult
 from launcher.strategies.units import shard_units
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -113,6 +114,8 @@ class FsdpStrategy(NativeStrategy):
                 model = self._from_host(build_model)
         # only now: sharding has put other parameters in the place of those that the model was built with
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
+        units = [module for module in self._shards if module is not model]
+        self._same_use = SameUse(model, units, self.name) if self.ranks.world_size > 1 else None
         return self.model, self.optimizer
 
     def _shard(self, model: nn.Module) -> None:
@@ -176,6 +179,17 @@ class FsdpStrategy(NativeStrategy):
         return model
 
     # ------------------------------------------------------------------------------------------------------ a step
+    def backward(self, loss: torch.Tensor) -> None:
+        if self._same_use is not None:
+            self._same_use.compare_gradients(loss)
+        super().backward(loss)
+
+    def step(self) -> StepResult:
+        if self._same_use is not None:
+            self._same_use.end()
+            self._same_use = None
+        return super().step()
+
     def forward_context(self) -> AbstractContextManager[Any]:
         context = super().forward_context()
         return context if torch.is_grad_enabled() else self._resharded(context)

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from launcher.errors import ConfigError, TrainingError
+from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
 from launcher.run import ranks
 from launcher.run.device import get_device
@@ -18,7 +20,7 @@ from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapsh
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import owned, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
-from launcher.strategies.weights import load_model_tensors, model_tensors
+from launcher.strategies.weights import EXTRA, extra_state, load_extra_state, load_model_tensors, model_tensors
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
@@ -44,12 +46,11 @@ class NativeStrategy(Strategy):
         """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
         clipping a small model."""
         self.model, self.optimizer, self.scaler = model, optimizer, scaler
-        # One list for plain tensors and one for each mesh of sharded ones: operations take no mixture.
-        meshes: dict[Any, list[nn.Parameter]] = {}
-        for p in (p for group in optimizer.param_groups for p in group["params"]):
-            meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
-        self._params = list(meshes.values())
+        self._list_parameters()
         self._loss_divisor = self.plan.grad_accum_steps
+        self.needs_closure = needs_closure(optimizer)
+        if self.needs_closure:
+            self._check_closure()
         # A fused optimizer leaves out an update by itself when `found_inf` is 1: the host need not look.
         self._device_decides = (
             self.device.type == "cuda"
@@ -57,6 +58,13 @@ class NativeStrategy(Strategy):
             and not self.plan.retry_non_finite
             and getattr(optimizer, "_step_supports_amp_scaling", False)
         )
+
+    def _list_parameters(self) -> None:
+        """One list for plain tensors and one for each mesh of sharded ones: operations take no mixture."""
+        meshes: dict[Any, list[nn.Parameter]] = {}
+        for p in (p for group in self.optimizer.param_groups for p in group["params"]):
+            meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
+        self._params, self._num_params = list(meshes.values()), sum(map(len, meshes.values()))
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:
@@ -69,6 +77,8 @@ class NativeStrategy(Strategy):
         self.optimizer.zero_grad()
 
     def step(self) -> StepResult:
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != self._num_params:
+            self._list_parameters()  # after `add_param_group`
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
@@ -85,10 +95,46 @@ class NativeStrategy(Strategy):
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
             self.scaler.update()
+        elif self.needs_closure:
+            self.optimizer.step(self._closure())  # type: ignore[arg-type]
         else:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return StepResult(norm)
+
+    def _check_closure(self) -> None:
+        """
+        Raises:
+            ConfigError: a setting that such an optimizer does not support.
+        """
+        name = type(self.optimizer).__name__
+        if self.scaler.is_enabled():
+            raise ConfigError(f"precision=fp16: {name} does not support loss scaling; use precision=bf16 or fp32.")
+        if any(hasattr(p, "device_mesh") for params in self._params for p in params):
+            raise ConfigError(f"strategy={self.name}: {name} does not support sharded parameters; use strategy=ddp.")
+
+    def _closure(self) -> Callable[[], torch.Tensor]:
+        """Its first call returns what has been computed already."""
+        assert self.closure is not None
+        loss, evaluate_again = self.closure
+        is_first = True
+
+        def closure() -> torch.Tensor:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                return loss
+            again = evaluate_again()
+            norm = self._total_norm()
+            if not math.isfinite(norm.item()):
+                raise TrainingError(
+                    f"{type(self.optimizer).__name__} reached a non-finite gradient within a step; lower "
+                    "optimizer.lr, or set optimizer.line_search_fn=strong_wolfe."
+                )
+            self._clip(norm)
+            return again
+
+        return closure
 
     def _total_norm(self) -> torch.Tensor:
         """2-norm over the gradients of the whole model, 0-d; the same number on every rank, so that all of them decide
@@ -135,12 +181,13 @@ class NativeStrategy(Strategy):
                 if part is not None:
                     parts[name] = part
         meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
+        meta[EXTRA] = extra_state(self.model)
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: Saved) -> None:
-        with saved.together():
-            self.load_model(saved)
-            load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
+        self.load_model(saved)
+        load_extra_state(self.model, saved.meta[EXTRA])
+        load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
         if self.scaler.is_enabled() and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
 
@@ -149,7 +196,10 @@ class NativeStrategy(Strategy):
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
         prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-        return load_model_tensors(self.model, saved, prefix, strict)
+        problems = load_model_tensors(self.model, saved, prefix, strict)
+        if EXTRA in saved.meta:  # a checkpoint; other files of weights do not have it
+            problems += load_extra_state(self.model, saved.meta[EXTRA], strict)
+        return problems
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         weights = {}

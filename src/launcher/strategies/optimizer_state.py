@@ -1,5 +1,6 @@
 """An optimizer's state by parameter name, so that it fits another strategy, wrapping or order of groups."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,26 +11,37 @@ from launcher.strategies.base import Saved
 from launcher.strategies.sharded import like, read_into
 from launcher.strategies.weights import unwrap
 
+VALUE = "__value__"
+"""Key of a parameter that the model's own tensors do not include: a learned loss weight, say."""
+
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     by_id = {id(p): name for name, p in unwrap(model).named_parameters()}
     for g, group in enumerate(optimizer.param_groups):
         for i, p in enumerate(group["params"]):
-            by_id.setdefault(id(p), f"group{g}.{i}")  # not the model's: a learnt loss weight, say
+            by_id.setdefault(id(p), f"group{g}.{i}")
     return by_id
+
+
+def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], bool]:
+    stored = unwrap(model).state_dict(keep_vars=True)
+    ids = {id(tensor) for tensor in stored.values()}
+    return lambda name, p: name in stored or id(p) in ids
 
 
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """Live state tensors named `<parameter>/<key>`, and the groups with their settings and other state values."""
-    names = _names(model, optimizer)
+    names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
     for group in optimizer.param_groups:
         settings = {key: value for key, value in group.items() if key != "params"}
         values: dict[str, Any] = {}
         for p in group["params"]:
+            if not is_stored(names[id(p)], p):
+                tensors[f"{names[id(p)]}/{VALUE}"] = p.detach()
             for key, value in optimizer.state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
                     tensors[f"{names[id(p)]}/{key}"] = value.detach()
@@ -50,7 +62,7 @@ def load_optimizer(
     broken while it was read, is gone.
 
     Raises:
-        TrainingError: the optimizer has a parameter or a number of groups that the checkpoint has not.
+        TrainingError: the optimizer has other parameters or another number of groups than the checkpoint.
     """
     check_groups(optimizer, groups)
     names = _names(model, optimizer)
@@ -64,20 +76,27 @@ def load_optimizer(
         for full, value in entry["values"].items():
             name, key = full.rsplit("/", 1)
             values.setdefault(name, {})[key] = value
-    known = {name for entry in groups for name in entry["params"]}
-    for group, entry in zip(optimizer.param_groups, groups, strict=True):
-        # `lr` may have been made a tensor, `fused` belongs to this machine: settings that say how, not what, stay
-        group.update({k: v for k, v in entry["settings"].items() if k not in HOW})
-        for p in group["params"]:
-            name = names[id(p)]
-            if name not in known:
-                raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {name}.")
-            present = optimizer.state.pop(p, {})  # what the checkpoint has not must not stay
-            state = dict(values.get(name, {}))
-            for key in keys.get(name, []):
-                state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present.get(key))
-            if state:
-                optimizer.state[p] = state
+    stored_names = {name for entry in groups for name in entry["params"]}
+    own_names = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
+    if missing := own_names - stored_names:
+        raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {min(missing)}.")
+    if left_over := (stored_names | keys.keys() | values.keys()) - own_names:
+        raise TrainingError(f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained.")
+    with saved.together():
+        for group, entry in zip(optimizer.param_groups, groups, strict=True):
+            # `lr` may have been made a tensor, `fused` belongs to this machine: settings that say how, not what, stay
+            group.update({k: v for k, v in entry["settings"].items() if k not in HOW})
+            for p in group["params"]:
+                name = names[id(p)]
+                present = optimizer.state.pop(p, {})  # what the checkpoint does not have must not stay
+                state = {key: _to_device(value, p.device) for key, value in values.get(name, {}).items()}
+                for key in keys.get(name, []):
+                    if key == VALUE:
+                        read_into(saved, f"{prefix}{name}/{key}", p.detach())
+                    else:
+                        state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present.get(key))
+                if state:
+                    optimizer.state[p] = state
 
 
 HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
@@ -109,3 +128,10 @@ def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], p
         target = torch.zeros((), dtype=saved.dtype(full), device=param.device if on_device else torch.device("cpu"))
     read_into(saved, full, target)
     return target
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Tensors in lists, as LBFGS keeps them, move to their parameter's device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return [_to_device(item, device) for item in value] if isinstance(value, list) else value

@@ -2,13 +2,18 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.strategies.base import Saved
-from launcher.strategies.sharded import read_into
+from launcher.strategies.sharded import local, read_into
+
+EXTRA = "_extra_state"
+NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -41,33 +46,111 @@ def needs_backward(module: nn.Module) -> bool:
     )
 
 
-def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+@dataclass
+class ModelState:
+    """What a checkpoint holds of a model."""
+
+    tensors: dict[str, torch.Tensor]
     """Parameters and persistent buffers by name. Tied ones appear once, under their first name."""
-    seen: set[int] = set()
-    tensors = {}
+    copies: set[str]
+    """Names of tensors that `state_dict()` copied: filling them does not change the model."""
+
+
+def model_state(model: nn.Module) -> ModelState:
+    module = unwrap(model)
     # keep_vars: the parameters themselves, so that one tied to another is known by its identity
-    for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
-            seen.add(id(tensor))
-            tensors[name] = tensor.detach()
-    return tensors
+    state = module.state_dict(keep_vars=True)
+    own = [*module.parameters(), *module.buffers()]
+    ids, memory = {id(tensor) for tensor in own}, {_address(tensor) for tensor in own}
+    seen: set[int] = set()
+    result = ModelState({}, set())
+    for name, tensor in state.items():
+        if name.endswith(EXTRA) or not isinstance(tensor, torch.Tensor) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        result.tensors[name] = tensor.detach()
+        if tensor.numel() and id(tensor) not in ids and _address(tensor) not in memory:
+            result.copies.add(name)
+    return result
+
+
+def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return model_state(model).tensors
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()
 
 
 def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool) -> list[str]:
-    """Copy stored tensors into the model's own, in place.
+    """Copy stored tensors into the model's own, in place where `state_dict()` gives the model's own.
 
     Returns:
         A sentence for each name that is missing, left over or of another shape.
     Raises:
-        TrainingError: `strict`, and there is such a name.
+        TrainingError: `strict`, and there is such a name; or the model did not take a tensor.
     """
-    own = model_tensors(model)
-    problems = misfits(model, {name: tuple(tensor.shape) for name, tensor in own.items()}, saved, prefix, strict)
+    state = model_state(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
+    problems = misfits(model, shapes, saved, prefix, strict)
     bad = {problem.split(":", 1)[0] for problem in problems}
-    for name, tensor in own.items():
-        if name not in bad:
-            read_into(saved, prefix + name, tensor)
+    copies: dict[str, torch.Tensor] = {}
+    with saved.together():
+        for name, tensor in state.tensors.items():
+            if name not in bad:
+                target = copies.setdefault(name, torch.empty_like(tensor)) if name in state.copies else tensor
+                read_into(saved, prefix + name, target)
+    if copies:
+        _load_copies(unwrap(model), copies)
     return problems
+
+
+def _load_copies(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Load by `load_state_dict()`, and look whether it did.
+
+    Raises:
+        TrainingError: the model has other values afterwards.
+    """
+    module.load_state_dict({**module.state_dict(), **tensors}, strict=False)
+    after = module.state_dict()
+    for name, tensor in tensors.items():
+        if not torch.equal(_bytes(after[name]), _bytes(tensor)):
+            raise TrainingError(
+                f"{name}: the model's state_dict() returns a copy, and its load_state_dict() does not take the "
+                "checkpoint's values: this model cannot be resumed."
+            )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
+
+
+def extra_state(model: nn.Module) -> dict[str, Any]:
+    """What each module's `get_extra_state()` returns, by the module's name."""
+    modules = unwrap(model).named_modules()
+    return {name: m.get_extra_state() for name, m in modules if type(m).get_extra_state is not NO_EXTRA_STATE}
+
+
+def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = True) -> list[str]:
+    """Hand stored values to `set_extra_state()`.
+
+    Returns:
+        A sentence for each module that is missing or left over.
+    Raises:
+        TrainingError: `strict`, and there is one.
+    """
+    own = extra_state(model).keys()
+    problems = [f"{_extra(name)}: the checkpoint does not have it" for name in own if name not in stored]
+    problems += [f"{_extra(name)}: the model does not have it" for name in stored if name not in own]
+    if strict and problems:
+        raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
+    for name in own & stored.keys():
+        unwrap(model).get_submodule(name).set_extra_state(stored[name])
+    return problems
+
+
+def _extra(name: str) -> str:
+    return f"{name}.{EXTRA}" if name else EXTRA
 
 
 def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, prefix: str, strict: bool) -> list[str]:
@@ -78,11 +161,11 @@ def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, pre
     """
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     aliases = set(unwrap(model).state_dict().keys()) - set(own)  # tied names that others may have stored as well
-    problems = [f"{name}: the model has it, the checkpoint has not" for name in own if name not in stored]
-    problems += [f"{name}: the checkpoint has it, the model has not" for name in sorted(stored - set(own) - aliases)]
+    problems = [f"{name}: the checkpoint does not have it" for name in own if name not in stored]
+    problems += [f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)]
     for name, shape in own.items():
-        if name in stored and (there := saved.shape(prefix + name)) != shape:
-            problems.append(f"{name}: shape {there} in the checkpoint, {shape} in the model")
+        if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:
+            problems.append(f"{name}: shape {stored_shape} in the checkpoint, {shape} in the model")
     if strict and problems:
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
     return problems

@@ -1,4 +1,4 @@
-"""Builds a trainer from a configuration. The only module that knows all parts."""
+"""The composition root: configuration -> parts -> trainer. The only file that knows them all."""
 
 import inspect
 import logging
@@ -16,16 +16,19 @@ from launcher.config.checks import batch_fault
 from launcher.config.schema import without_own_keys
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
+from launcher.hooks.best import Best
 from launcher.hooks.init_from import InitFromHook
+from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
+from launcher.optim.schedulers import needs_metric
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, versions
 from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
-from launcher.train.composed import Trainer
 from launcher.train.startup import skip_dynamo_import
+from launcher.train.trainer import Trainer
 
 logger = logging.getLogger("launcher")
 
@@ -33,14 +36,14 @@ logger = logging.getLogger("launcher")
 def build_trainer(
     config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
 ) -> Trainer:
-    """Build the trainer of a configuration, with all its parts. Nothing is written yet.
+    """The trainer of a configuration, its parts built, nothing of it written yet.
 
     Args:
-        extra_hooks: placed before the configured ones.
-        to_train: False to use the model only: no optimizer state, no schedule.
+        extra_hooks: they come before the configured ones.
+        to_train: False for a look at the model alone: an optimizer without state, no schedule.
 
     Raises:
-        ConfigError: a part cannot be built from the configuration.
+        ConfigError: a part cannot be had from what the configuration says.
     """
     settings = config.trainer
     set_deterministic(settings.deterministic)
@@ -57,11 +60,14 @@ def build_trainer(
         world_size=strategy.ranks.world_size,
         device=strategy.device,
     )
+    schedule: Any = OmegaConf.to_container(config.scheduler, resolve=True) if config.get("scheduler") else None
+    if to_train and schedule and schedule.get("metric") is not None:
+        hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(instantiate, config.model),
         build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
-        build_scheduler=instantiate(config.scheduler, _partial_=True) if to_train and config.get("scheduler") else None,
+        build_scheduler=partial(build_scheduler, schedule) if to_train and schedule else None,
         data_loader=loader,
         hooks=hooks,
         context=RunContext(
@@ -76,7 +82,10 @@ def build_trainer(
         ),
         precision=precision,
         max_steps=settings.max_steps,
+        grad_clip=settings.max_grad_norm,
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
+        gradient_accumulation_steps=plan.grad_accum_steps,
+        no_sync_accumulate=settings.no_sync_accumulate,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,
         workspace=folder.path,
@@ -91,10 +100,10 @@ def build_trainer(
 
 
 def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
-    """The arguments of torch.compile; None: nothing is compiled.
+    """What torch.compile is told; None: nothing is compiled.
 
     Raises:
-        ConfigError: an unknown backend, or a combination that is not supported.
+        ConfigError: there is no such backend, or no whole graph to be had.
     """
     if given is False:
         return None
@@ -103,17 +112,17 @@ def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, A
     if backend not in backends:
         raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
     if options.get("mode", "default") != "default" and backend != "inductor":
-        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; use default.")
+        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; take default.")
     if options.get("fullgraph") and not strategy.compiles_whole:
         raise ConfigError(
-            f"trainer.compile.fullgraph=true: strategy={strategy.name} runs between the model's blocks, which breaks "
-            "the graph; use false, or strategy=none."
+            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
+            "graph; take false, or strategy=none."
         )
     return options
 
 
 def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:
-    """The strategy on its device, the precision, and the plan of a step."""
+    """The strategy on its device, and how a step is made."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(config, ranks.world_size, precision)
@@ -126,7 +135,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     """Divide the global batch over ranks and micro-batches.
 
     Raises:
-        ConfigError: the batch does not divide.
+        ConfigError: it does not divide.
     """
     settings, batch = config.trainer, config.data.batch_size
     if fault := batch_fault(batch, settings.micro_batch_size, world_size):
@@ -136,7 +145,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
-        retry_non_finite=precision.retries(settings.max_non_finite_grad_retries),
+        retry_non_finite=settings.max_non_finite_grad_retries is not None and not precision.needs_scaler,
         recompute_every={"none": 0, "full": 1}.get(
             settings.activation_checkpointing, settings.activation_checkpointing
         ),
@@ -146,8 +155,8 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
 
 
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the configured factory with the model if its first parameter is called `model`, else with the trainable
-    parameters, as for torch's own optimizers."""
+    """Call the configured factory: with the model if that is the name of its first parameter, else with the trainable
+    parameters, as torch's own optimizers take them."""
     factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
     target = getattr(factory, "func", factory)
     first = next(iter(inspect.signature(target).parameters))
@@ -155,8 +164,33 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
         return factory(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; use another model.")
+        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; take another model.")
     return factory(parameters)
+
+
+def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
+    """
+    Args:
+        options: the node `scheduler`.
+    Raises:
+        ConfigError: it needs a metric and has none, or has one and does not use it.
+    """
+    metric = options.get("metric")
+    options = {key: value for key, value in options.items() if key != "metric"}
+    factory = instantiate(options, _partial_=True)
+    if metric is not None and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters:
+        options.setdefault("mode", schedule_metric(metric).mode)
+    scheduler = instantiate(options, _partial_=True)(optimizer)
+    name = type(scheduler).__name__
+    if needs_metric(scheduler) and metric is None:
+        raise ConfigError(f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss.")
+    if metric is not None and not needs_metric(scheduler):
+        raise ConfigError(f"scheduler.metric={metric}: {name} does not follow a metric; remove the key.")
+    return scheduler
+
+
+def schedule_metric(metric: str, mode: Any = "auto") -> Best:
+    return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -164,7 +198,7 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _hooks(config: DictConfig) -> list[BaseHook]:
-    """The hooks of `hooks`, then the trackers."""
+    """Those of `hooks`, then the trackers."""
     nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
     hooks: list[BaseHook] = [instantiate(node) for node in nodes]
     if config.run.init_from is not None:
@@ -174,11 +208,11 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
 
 
 def resolved_yaml(config: DictConfig) -> str:
-    """The resolved configuration without `hydra`."""
+    """The configuration as it is trained with, interpolations filled in; `hydra` left out."""
     plain = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "hydra"}  # type: ignore[union-attr]
     return OmegaConf.to_yaml(OmegaConf.create(plain))
 
 
 def code_state() -> dict[str, Any]:
-    """The code's commit and the versions of libraries; a later resume reports what has changed."""
+    """The code's commit and the libraries' versions, for the drift report of a later resume."""
     return {"git": git_state(Path.cwd()), "versions": versions()}

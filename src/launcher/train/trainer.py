@@ -1,4 +1,4 @@
-"""The training loop, for subclassing.
+"""The loop. `BaseTrainer` is subclassed; `Trainer` is the same loop over composed parts.
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
 
@@ -6,10 +6,11 @@ The loop itself never asks the device for a value: losses, norms and records sta
 at its interval.
 """
 
+import itertools
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView, Trai
 from launcher.hooks.records import flatten, format_records
 from launcher.hooks.state import hook_states, load_hook_states
 from launcher.optim.precision import Precision
-from launcher.run import deadline, signals
+from launcher.optim.schedulers import needs_metric
+from launcher.run import deadline, ranks, signals
 from launcher.run.ranks import Agreement, maximum, world_size
 from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.adopted import AdoptedStrategy
@@ -30,6 +32,7 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, needs_backward, unwrap
 from launcher.train.events import calls
+from launcher.train.targets import target_weights, weigh
 
 
 class LossNoneWarning(UserWarning):
@@ -115,6 +118,13 @@ class BaseTrainer:
         """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to log."""
         raise NotImplementedError
 
+    def num_targets(self, input: Any) -> torch.Tensor | int | None:
+        """How many targets the loss of a batch is a mean over, where batches differ in it (masked targets).
+
+        Micro-batches and ranks then count by their targets, in training and in validation. None: they count equally.
+        """
+        return None
+
     def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
         return None
 
@@ -134,7 +144,7 @@ class BaseTrainer:
         return StepPlan(
             grad_accum_steps=self.gradient_accumulation_steps,
             max_grad_norm=self.grad_clip,
-            retry_non_finite=self.precision.retries(self.max_non_finite_grad_retries),
+            retry_non_finite=self.max_non_finite_grad_retries is not None and not self.precision.needs_scaler,
             no_sync_accumulate=self.no_sync_accumulate,
         )
 
@@ -207,6 +217,7 @@ class BaseTrainer:
         self.hooks = list(self.build_hooks())
         self.strategy = self.build_strategy()
         self._bind_events()
+        self._steps_by_metric = self.lr_scheduler is not None and needs_metric(self.lr_scheduler)
         self._agreement = Agreement()
         self._forward_context: Callable[[], AbstractContextManager[Any]] = self.strategy.forward_context
         self.is_built = True
@@ -289,32 +300,73 @@ class BaseTrainer:
             call(self)
 
     def _attempt(self) -> StepResult:
-        self._accumulate()
+        if self.strategy.needs_closure:
+            self._accumulate_for_closure()
+        else:
+            self._accumulate(self._micro_batches())
         self.settle()
         rates = (group["lr"] for group in self.optimizer.param_groups)  # the scheduler changes a tensor in place
         self.step_info["lr"] = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
         self._agreement.begin(signals.received())
         return self.strategy.step()
 
-    def _accumulate(self) -> None:
+    def _accumulate_for_closure(self) -> None:
+        """As `_accumulate`. The strategy can repeat it over the same batches, with the same random numbers."""
+        start, kept = rng_state(), list(itertools.islice(self._micro_batches(), self.gradient_accumulation_steps))
+
+        def mean_loss() -> torch.Tensor:
+            loss = torch.stack(self.step_info["loss"]).mean()
+            return ranks.sum_over_ranks(loss) / world_size()
+
+        def evaluate_again() -> torch.Tensor:
+            first = {key: self.step_info[key] for key in ("loss", "records")}
+            self.step_info |= {"loss": [], "records": []}
+            restore_rng(start)
+            self.strategy.zero_grad()
+            self._accumulate(iter(kept))
+            loss = mean_loss()
+            self.step_info |= first
+            return loss
+
+        self._accumulate(iter(kept))
+        self.strategy.closure = mean_loss(), evaluate_again
+
+    def _accumulate(self, micro_batches: Iterator[tuple[Any, torch.Tensor | None]]) -> None:
         """Forward and backward over the micro-batches of one optimizer step."""
         strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
         done = 0
         while done < count:
             if signals.received():
                 deadline.progress()
-            batch = self._next_batch(interruptible=not info["data_time"])  # before anything has been drawn or computed
+            batch, weight = next(micro_batches)
             with strategy.grad_sync(done == count - 1):
                 with self._forward_context():
                     loss, records = self.forward(batch)
                 if loss is None:
                     self._count_none_loss()
                     continue
+                if weight is not None:
+                    loss, records = weigh(loss, weight), weigh(records, weight)
                 info["loss"].append(loss.detach())
                 info["records"].append(records)
                 strategy.backward(loss)
             self._none_losses = 0
             done += 1
+
+    def _micro_batches(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
+        """Batches, with their factors where they count by targets: all of a step are then fetched before the first
+        forward pass, since a factor depends on all of them."""
+        count = self.gradient_accumulation_steps
+        interruptible = not self.step_info["data_time"]  # before anything has been drawn or computed
+        first = self._next_batch(interruptible)
+        if count * world_size() > 1 and (targets := self.num_targets(first)) is not None:
+            batches = [first, *(self._next_batch(interruptible) for _ in range(count - 1))]
+            counts = [targets, *(self.num_targets(batch) or 0 for batch in batches[1:])]
+            yield from zip(batches, target_weights(counts, self.device), strict=True)
+        else:
+            yield first, None
+        while True:
+            yield self._next_batch(False), None
 
     def _next_batch(self, interruptible: bool) -> Any:
         start = time.perf_counter()
@@ -353,6 +405,12 @@ class BaseTrainer:
             self._agreed, self._agreed_at = self._agreement.result(signals.received()), self.step
         return 0 if self.is_last_step else self._agreed  # a run that has ended is completed, not stopped
 
+    def stop_at_this_boundary(self) -> None:
+        """All ranks call it once they have interrupted something because of a signal: it is repeated after the resume,
+        so no further step may be made."""
+        self._stop_signal()
+        self._agreed = maximum(signals.received())
+
     _agreed = 0
     _agreed_at = -1
 
@@ -381,7 +439,7 @@ class BaseTrainer:
 
     def _updated(self) -> None:
         self.state.skipped_in_row = 0
-        if self.lr_scheduler is not None:
+        if self.lr_scheduler is not None and not self._steps_by_metric:
             self.lr_scheduler.step()
 
     def _left_out(self) -> None:
@@ -523,6 +581,64 @@ class BaseTrainer:
         """Pass nested records of PIL images to every hook."""
         for call in self._events["on_log_images"]:
             call(self, records, dry_run=dry_run)
+
+
+class Trainer(BaseTrainer):
+    """BaseTrainer made from composed parts; it adds nothing to the loop.
+
+    Args:
+        strategy: set up already; it builds, wraps and steps.
+        build_model, build_optimizer, build_scheduler: factories; the scheduler's may be None.
+        data_loader: of this rank.
+        settings: BaseTrainer's own arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        build_model: Callable[[], nn.Module],
+        build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
+        data_loader: Iterable[Any],
+        hooks: Sequence[BaseHook],
+        context: RunContext,
+        precision: Precision,
+        **settings: Any,
+    ):
+        super().__init__(device=strategy.device, **settings)
+        self.precision, self.context = precision, context
+        self._strategy, self._loader, self._given_hooks = strategy, data_loader, hooks
+        self._factories = build_model, build_optimizer, build_scheduler
+
+    def build_data_loader(self) -> Iterable[Any]:
+        return self._loader
+
+    def build_model(self) -> nn.Module:
+        model, self._optimizer = self._strategy.prepare(self._factories[0], self._factories[1])
+        return model
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
+
+    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        return self._factories[2](self.optimizer) if self._factories[2] is not None else None
+
+    def build_grad_scaler(self) -> torch.amp.GradScaler:
+        return self._strategy.scaler
+
+    def build_hooks(self) -> Sequence[BaseHook]:
+        return self._given_hooks
+
+    def build_strategy(self) -> Strategy:
+        return self._strategy
+
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        return self.model(input)
+
+    def num_targets(self, input: Any) -> torch.Tensor | int | None:
+        count = getattr(self.unwrapped_model, "num_targets", None)
+        return None if count is None else count(input)
 
 
 def _call_all(calls: Sequence[Callable[..., None]], *args: Any) -> None:

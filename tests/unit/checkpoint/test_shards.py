@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.checkpoint.shards import DTYPES, ShardReader, write_tensors
+from launcher.checkpoint.shards import DTYPES, ShardReader, why_not_stored, write_tensors
 from launcher.strategies.base import Part
 
 
@@ -17,6 +18,21 @@ def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
     assert set(theirs) == set(tensors) == set(ours.names())
     for name, tensor in tensors.items():
         assert torch.equal(theirs[name], tensor) and torch.equal(ours.read(name), tensor), name
+
+
+def test_every_dtype_comes_back_or_is_refused(tmp_path: Path) -> None:
+    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    refused = {dtype for dtype in every if why_not_stored(torch.empty(2, dtype=dtype))}
+    assert refused <= {d for d in every if re.search(r"torch\.(q?u?int[1-7]$|q)", str(d))}
+    for dtype in every - refused:
+        source = torch.empty(4, 3, dtype=dtype)
+        source.view(torch.uint8).copy_(torch.arange(source.nbytes).view(4, -1) % 2)
+        halves = dict(zip("ab", source.split(2), strict=True))
+        for name, half in halves.items():
+            write_tensors(tmp_path / name, {"w": half}, {"w": Part((4, 3), (0 if name == "a" else 2, 0))})
+        reader = ShardReader([tmp_path / name for name in halves])
+        assert (reader.shape("w"), reader.dtype("w")) == ((4, 3), dtype)
+        assert torch.equal(reader.read("w").view(torch.uint8), source.view(torch.uint8)), dtype
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook
+from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from support.stores import change_manifest
-from support.toy import GOOD, Toy, Values
+from support.toy import GOOD, Toy
 
 
 def train(workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any) -> Toy:
@@ -120,35 +118,3 @@ def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.resume=must"):
         train(tmp_path, 2, "must")
     assert resumed_at(train(tmp_path, 2, "never")) == 0
-
-
-def test_checkpoints_best_and_rotation(tmp_path: Path) -> None:
-    values = {step: {"loss": loss} for step, loss in enumerate([3.0, 1.0, 2.0, 2.0], 1)}
-
-    def hooks() -> list[BaseHook]:
-        return [CheckpointingHook(interval=1, best_metric="val/loss"), Values(values)]
-
-    Toy(hooks(), 3, tmp_path).train()
-    names = lambda: sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))  # noqa: E731
-    assert names() == ["step-00000002", "step-00000003"]
-    Toy(hooks(), 4, tmp_path).train()
-    assert names() == ["step-00000002", "step-00000004"], "best 1.0 of the first attempt stays the best"
-    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000002"
-
-
-def test_another_optimizer_is_refused(tmp_path: Path) -> None:
-    class Other(Toy):
-        def build_optimizer(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.model.parameters())
-
-    Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
-    with pytest.raises(TrainingError, match="parameter groups"):
-        Other([CheckpointingHook(interval=1)], 2, tmp_path).train()
-
-
-@pytest.mark.parametrize(
-    "bad", [{"interval": 0}, {"interval": 1, "exit_code": "none"}, {"interval": 1, "keep_previous": -1}]
-)
-def test_bad_checkpointing_arguments(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"=(0|-1|'none'): "):
-        CheckpointingHook(**{"interval": 1, **bad})

@@ -76,8 +76,8 @@ def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert bool((model.model[0].weight == 7).all()) and model.model[1].weight.shape == (2, 4)  # type: ignore[union-attr, index]
     said = caplog.text
     assert "model.1.weight: shape (5, 4) in the checkpoint, (2, 4) in the model" in said
-    assert "model.1.bias: the model has it, the checkpoint has not" in said
-    assert "model.2.weight: the checkpoint has it, the model has not" in said
+    assert "model.1.bias: the checkpoint does not have it" in said
+    assert "model.2.weight: the model does not have it" in said
     assert "2 of 4" in said
 
 

@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from launcher import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook, drop_lines_after
 from launcher.hooks.logging import LoggingHook
@@ -66,25 +64,3 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert drop_lines_after(file, 9) == 2
     assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_jsonl_has_a_line_a_step(tmp_path: Path) -> None:
-    Toy([LoggingHook(interval=1), Twice(), JsonlHook()], 3, tmp_path).train()
-    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in written] == [1, 2, 3]
-    assert all({"train/loss", "train/lr/0.bias", "val/x", "time", "attempt"} <= set(line) for line in written)
-
-
-class Twice(BaseHook):
-    """Logs once more at each step."""
-
-    def on_after_step(self, trainer: Any) -> None:
-        trainer.log({"val": {"x": 1.0, "bad": float("nan")}})
-        trainer.log({"val": {"unseen": 1.0}}, dry_run=True)
-
-
-def test_lines_after_a_step_are_dropped_and_torn_ones(tmp_path: Path) -> None:
-    file = tmp_path / "m.jsonl"
-    file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
-    drop_lines_after(file, 2)
-    assert file.read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -132,21 +132,3 @@ def test_a_warmup_longer_than_the_run_is_refused():
 )  # fmt: skip
 def test_resolve_warmup_steps(steps, ratio, total, expected):
     assert schedulers.resolve_warmup_steps(steps, ratio, total) == expected
-
-
-def test_create_scheduler_by_name():
-    for name in ("cosine", "linear", "wsd", "constant_with_warmup"):
-        parts = optimizer()
-        schedulers.create_scheduler(parts, name, 100, 3)
-        assert parts.param_groups[0]["lr"] == LR / 4
-    parts = optimizer()
-    schedulers.create_scheduler(parts, "constant", 100, 3)
-    assert parts.param_groups[0]["lr"] == LR
-    parts = optimizer()
-    schedulers.create_scheduler(parts, "cosine", 100)  # no warm-up unless it is asked for
-    assert parts.param_groups[0]["lr"] == LR
-
-
-def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="no schedule 'cosin'; there are constant, constant_with_warmup, cosine"):
-        schedulers.create_scheduler(optimizer(), "cosin", 100, 0)

@@ -17,6 +17,7 @@ from torch.nn.utils import get_total_norm
 
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
+from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
 from launcher.run import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
@@ -25,6 +26,7 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
 from launcher.strategies.native import MODEL, NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
+from launcher.strategies.weights import EXTRA, extra_state, load_extra_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
@@ -178,6 +180,11 @@ class DeepSpeedStrategy(NativeStrategy):
         Raises:
             ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
         """
+        if needs_closure(optimizer):
+            raise ConfigError(
+                f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step, which DeepSpeed "
+                "does not support; use strategy=ddp."
+            )
         if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
                 f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters, as zero_stage="
@@ -232,12 +239,14 @@ class DeepSpeedStrategy(NativeStrategy):
     def snapshot(self) -> Snapshot:
         tensors, parts, groups = self.state.snapshot()
         scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
-        return Snapshot(tensors, {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}, parts)
+        meta = {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}
+        return Snapshot(tensors, meta | {EXTRA: extra_state(self.model)}, parts)
 
     def load(self, saved: Saved) -> None:
         if self.file is not None:
             self._report_changes(saved.meta["deepspeed"])
         self.state.load_weights(saved, MODEL)
+        load_extra_state(self.model, saved.meta[EXTRA])
         self.state.load_optimizer(saved, saved.meta["optimizer_groups"])
         if self.precision.needs_scaler:
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])

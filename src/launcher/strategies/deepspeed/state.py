@@ -11,7 +11,7 @@ from launcher.strategies.base import Part, Saved
 from launcher.strategies.deepspeed.masters import Slot, find_slots, is_trained
 from launcher.strategies.native import MODEL, OPTIMIZER
 from launcher.strategies.optimizer_state import HOW, check_groups
-from launcher.strategies.weights import misfits
+from launcher.strategies.weights import EXTRA, misfits
 
 
 class EngineState:
@@ -47,7 +47,8 @@ class EngineState:
     def _buffers(self) -> dict[str, torch.Tensor]:
         """The persistent ones."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
-        return {name: tensor for name, tensor in self.module.state_dict().items() if name not in parameters}
+        state = self.module.state_dict().items()
+        return {name: tensor for name, tensor in state if name not in parameters and not name.endswith(EXTRA)}
 
     # ---------------------------------------------------------------------------------------------------------- saving
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Part], list[dict[str, Any]]]:

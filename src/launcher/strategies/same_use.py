@@ -1,0 +1,85 @@
+"""A check that all ranks use the same blocks and parameters: under FSDP their exchanges would not fit each other."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.errors import TrainingError
+from launcher.run import ranks
+
+
+class SameUse:
+    """Compares the ranks in an attempt's first step. Otherwise the process group aborts, or waits until its timeout.
+
+    Args:
+        model: sharded.
+        units: the blocks that are gathered at their call.
+        strategy: its name, for messages.
+    """
+
+    def __init__(self, model: nn.Module, units: list[nn.Module], strategy: str):
+        self.strategy, self._names, self._is_done = strategy, dict[int, str](), False
+        self._handles: list[Any] = []
+        for name, module in model.named_modules():
+            if module in units:  # before the hook that gathers it
+                compare = partial(self._compare_calls, name)
+                self._handles.append(module.register_forward_pre_hook(compare, prepend=True))
+            if module._parameters:
+                self._handles.append(module.register_forward_pre_hook(partial(self._note_parameters, name)))
+        self._handles.append(model.register_forward_hook(partial(self._compare_calls, "")))
+
+    def _compare_calls(self, name: str, *_: Any) -> None:
+        if self._is_done or torch.compiler.is_compiling():
+            return
+        called = ranks.all_gather(name)
+        other = next((rank for rank, theirs in enumerate(called) if theirs != called[0]), None)
+        if other is not None:
+            calls = [f"calls {name}" if name else "ends its forward pass" for name in (called[0], called[other])]
+            self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
+
+    def _note_parameters(self, name: str, module: nn.Module, _: Any) -> None:
+        """While a module is gathered, it has the parameters that its graph refers to."""
+        if not torch.compiler.is_compiling():
+            self._names |= {
+                id(p): f"{name}.{key}".lstrip(".") for key, p in module._parameters.items() if p is not None
+            }
+
+    def compare_gradients(self, loss: torch.Tensor) -> None:
+        """
+        Raises:
+            TrainingError: the loss depends on a parameter on some ranks only.
+        """
+        used = ranks.all_gather(sorted(self._names[key] for key in _leaves(loss) & self._names.keys()))
+        for rank, theirs in enumerate(used):
+            if different := sorted(set(theirs) ^ set(used[0])):
+                has, lacks = (rank, 0) if different[0] in theirs else (0, rank)
+                self._refuse(f"the loss of rank {has} depends on {different[0]}, and that of rank {lacks} does not")
+
+    def _refuse(self, what: str) -> None:
+        raise TrainingError(
+            f"strategy={self.strategy}: {what}. Every rank must use the same blocks and parameters in each step: call "
+            "them on all ranks, or use strategy=ddp with strategy.find_unused_parameters=true."
+        )
+
+    def end(self) -> None:
+        self._is_done = True
+        for handle in self._handles:
+            handle.remove()
+
+
+def _leaves(loss: torch.Tensor) -> set[int]:
+    """`id`s of the parameters in a loss's graph."""
+    leaves: set[int] = set()
+    seen: set[Any] = set()
+    todo: list[Any] = [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (variable := getattr(node, "variable", None)) is not None:
+            leaves.add(id(variable))
+        todo += [following for following, _ in node.next_functions]
+    return leaves

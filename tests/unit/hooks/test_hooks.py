@@ -1,0 +1,76 @@
+"""What is kept of a tiny training: lines of metrics and checkpoints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher import BaseHook, CheckpointingHook, JsonlHook, LoggingHook
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.jsonl import drop_lines_after
+from support.toy import Toy
+
+
+def test_jsonl_has_a_line_a_step(tmp_path: Path) -> None:
+    Toy([LoggingHook(interval=1), Twice(), JsonlHook()], 3, tmp_path).train()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all({"train/loss", "train/lr/0.bias", "val/x", "time", "attempt"} <= set(line) for line in lines)
+
+
+class Twice(BaseHook):
+    """Logs once more at each step."""
+
+    def on_after_step(self, trainer: Any) -> None:
+        trainer.log({"val": {"x": 1.0, "bad": float("nan")}})
+        trainer.log({"val": {"unseen": 1.0}}, dry_run=True)
+
+
+def test_lines_after_a_step_are_dropped_and_torn_ones(tmp_path: Path) -> None:
+    file = tmp_path / "m.jsonl"
+    file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+    drop_lines_after(file, 2)
+    assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_checkpoints_best_and_rotation(tmp_path: Path) -> None:
+    class Metric(BaseHook):
+        values = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.0}
+
+        def on_after_step(self, trainer: Any) -> None:
+            trainer.log({"val": {"loss": self.values[trainer.step]}})
+
+    def hooks() -> list[BaseHook]:
+        return [CheckpointingHook(interval=1, best_metric="val/loss"), Metric()]
+
+    Toy(hooks(), 3, tmp_path).train()
+    names = lambda: sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))  # noqa: E731
+    assert names() == ["step-00000002", "step-00000003"]
+    Toy(hooks(), 4, tmp_path).train()
+    assert names() == ["step-00000002", "step-00000004"], "best 1.0 of the first attempt stays the best"
+    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000002"
+
+
+@pytest.mark.parametrize(("load", "error"), [("never", "run.resume=never"), ("no/such", "no such checkpoint")])
+def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
+    Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
+    with pytest.raises(ConfigError, match=error):
+        Toy([CheckpointingHook(interval=1, load=load)], 2, tmp_path).train()
+
+
+def test_another_optimizer_is_refused(tmp_path: Path) -> None:
+    class Other(Toy):
+        def build_optimizer(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.model.parameters())
+
+    Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
+    with pytest.raises(TrainingError, match="parameter groups"):
+        Other([CheckpointingHook(interval=1)], 2, tmp_path).train()
+
+
+@pytest.mark.parametrize("bad", [{"interval": 0}, {"interval": 1, "exit_code": "none"}])
+def test_bad_checkpointing_arguments(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        CheckpointingHook(**bad)
