@@ -18,6 +18,7 @@ from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
 from launcher.run.folder import RunFolder
 
+LOG = "launcher_log"
 LIBRARIES = (
     *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
     *{f"{folder}{os.sep}" for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))},
@@ -83,13 +84,16 @@ def user_traceback(error: BaseException) -> str:
         any_own = any_own or bool(own)
         chain.stack = traceback.StackSummary.from_list(own)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
-    return "".join(stack.format()) if any_own else whole
+    if not any_own:
+        return whole
+    log = unwrapped(error).__dict__.get(LOG)
+    return "".join([f"The whole traceback is in {log}.\n" if log else "", *stack.format()])
 
 
 def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> None:
-    """Append the whole traceback of a crash to a run's log, and note in the error where it is."""
+    """Append the whole traceback of a crash to a run's log; `user_traceback` then names the log."""
     log = folder.log_path(rank)
     if config_error(error) is None and not isinstance(error, TrainingError) and log.parent.is_dir():
         with log.open("a") as file:
             file.write("".join(traceback.format_exception(error)))
-        unwrapped(error).add_note(f"(the whole traceback: {log})")
+        unwrapped(error).__dict__[LOG] = log
