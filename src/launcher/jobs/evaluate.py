@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -42,13 +42,14 @@ class EvaluateJob:
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
         path = Path(on_main(lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))))
-        trainer = build_trainer(config_for(config, path), folder, to_train=False)
+        config = config_for(config, path)
+        trainer = build_trainer(config, folder, to_train=False)
         stored = StoredCheckpoint(path)
         try:
             trainer.strategy.load_weights(stored)
         except TrainingError as error:
             raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
-        hook = next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
+        hook = EvaluationHook(max_samples=OmegaConf.select(config, "hooks.evaluation.max_samples"))
         hook.bind(trainer.context)
         batches = hook.loader() if hook.loader is not None else None
         if batches is None:
