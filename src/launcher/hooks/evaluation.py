@@ -1,4 +1,4 @@
-"""Held-out metrics every few steps and at the end."""
+"""Metrics on the validation set, every few steps and at the end."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ class EvaluationHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         self._batches = self.loader() if self.loader is not None else None
         if self._batches is None:
-            trainer.logger.info("No held-out data: there will be no val/ metrics.")
+            trainer.logger.info("Nothing is held out: there are no val/ metrics.")
         missed = trainer.step > 0 and self._is_due(trainer)
         if missed or (trainer.step == 0 and self.at_start):
             self._evaluate(trainer)
@@ -150,31 +150,32 @@ def evaluate(
     }
 
 
-_DONE, _GOING, _NOTHING, _SIGNAL = range(4)
+_DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
 def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """This rank's batches, and whether they count: while other ranks have some left, the last one again, which does
-    not. So all make equally many forward passes, which may wait for each other, and leave together on a signal.
+    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated, without counting,
+    while other ranks have more: all ranks make the same number of forward passes, which may be collective, and leave
+    together on a signal.
 
     Raises:
-        signals.Interrupted: a signal has come to some rank.
-        ValueError: a rank has no batch at all, while others have.
+        signals.Interrupted: some rank has received a signal.
+        ValueError: some rank has no batch at all, while others have.
     """
-    source, batch, seen = iter(batches), None, 0
+    source, last, has_any = iter(batches), None, False
     while True:
-        found = next(source, None)
-        mine = _SIGNAL if signals.received() else _GOING if found is not None else _DONE if seen else _NOTHING
-        every = ranks.maximum(mine)
-        if every == _SIGNAL:
+        batch = next(source, None)
+        own = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
+        highest = ranks.maximum(_SIGNAL if signals.received() else own)
+        if highest == _SIGNAL:
             raise signals.Interrupted
-        if every == _DONE or (every == _NOTHING and ranks.world_size() == 1):
+        if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
             return
-        if every == _NOTHING:
-            raise ValueError("The held-out data gave some rank no batch: there are fewer than ranks.")
-        if found is not None:
-            batch, seen = found, seen + 1
-        yield batch, found is not None
+        if highest == _EMPTY:
+            raise ValueError("Some rank has no held-out batch: there are fewer batches than ranks.")
+        if batch is not None:
+            last, has_any = batch, True
+        yield last, batch is not None
 
 
 def batch_size(batch: Any) -> int:

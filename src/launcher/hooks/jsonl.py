@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a logged step, for people, `runs` and plots; each step stands once."""
+"""`metrics.jsonl`: one line for each logged step, for people, `runs` and plots; no step is there twice."""
 
 import errno
 import json
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 class JsonlHook(BaseHook):
-    """Gathers what is logged at a step and appends it as one line when the next step begins.
+    """Collects what is logged at a step and appends it as one line when the next step begins.
 
-    The line of the present step is part of the checkpoint: a run stopped within the evaluation of a step writes that
-    line anew, complete, when it goes on. Lines of steps after the checkpoint are dropped then. Lines that cannot be
-    written, since the disk is full for instance, are kept, and written with the next one that can be.
+    The line of the current step is part of the checkpoint: a run that was stopped during a step's evaluation rewrites
+    that line, complete, when it resumes. Lines of steps after the checkpoint are dropped then. Lines that cannot be
+    written (the disk is full, say) are kept in memory and written with the next line.
 
     Args:
         path: relative to the workspace.
@@ -36,7 +36,7 @@ class JsonlHook(BaseHook):
         self._clock = clock
         self._line: dict[str, Any] | None = None
         self._unwritten: list[str] = []
-        self._is_told = self._is_dirty = False
+        self._is_reported = self._is_dirty = False
         self._count = self._expected = 0
         self._check_lock = RunContext().check_lock
         self._writes = True
@@ -80,7 +80,7 @@ class JsonlHook(BaseHook):
     def on_close(self, trainer: TrainerView) -> None:
         self._flush()
         if self._unwritten:
-            trainer.logger.error("%d lines of %s could never be written.", len(self._unwritten), self.path)
+            trainer.logger.error("%d lines of %s were not written.", len(self._unwritten), self.path)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:
@@ -105,9 +105,13 @@ class JsonlHook(BaseHook):
         try:
             append(self.path, "".join(self._unwritten).encode())
         except OSError as error:
-            if not self._is_told:
-                logger.error("%s cannot be written: %s. Its lines are kept till they can be.", self.path, error)
-            self._is_told = True
+            if not self._is_reported:
+                logger.error(
+                    "%s cannot be written: %s. Its lines are kept in memory and written as soon as possible.",
+                    self.path,
+                    error,
+                )
+            self._is_reported = True
         else:
             self._count += len(self._unwritten)
             self._unwritten.clear()
@@ -134,7 +138,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Lines are small and the disk may be slow or broken: one that cannot be synced is no reason to stop."""
+    """A failure is logged only: training continues without these lines on disk."""
     try:
         fsync_file(path)
     except OSError as error:
@@ -179,5 +183,5 @@ def _unused(path: Path) -> Path:
 
 
 def _plain(value: float) -> float | str:
-    """JSON has no NaN; a reader finds the word instead."""
+    """JSON has no NaN and infinity: they become strings."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

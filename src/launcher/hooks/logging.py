@@ -1,4 +1,4 @@
-"""Every few steps, the means since the last time go to `trainer.log`, and so to every tracker."""
+"""Logs means over each interval by `trainer.log`, which hands them to every tracker."""
 
 from typing import Any
 

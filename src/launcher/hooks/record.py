@@ -1,4 +1,4 @@
-"""Keeps `run.json` in step with training, and says what has changed since the attempt before."""
+"""Updates `run.json` while training, and reports what has changed since the previous attempt."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ class RecordHook(BaseHook):
     """
     Args:
         record: None on ranks that write none.
-        config: the present resolved configuration, as a plain dict.
-        code: the present git state and versions.
+        config: the current resolved configuration, as a plain dict.
+        code: the current git state and versions.
     """
 
     def __init__(self, record: RunRecord | None, config: dict[str, Any], code: dict[str, Any]):

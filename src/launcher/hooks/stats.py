@@ -1,4 +1,4 @@
-"""Averages over the steps of an interval: what progress and logging share."""
+"""Means over the steps of an interval, for the progress and logging hooks."""
 
 import math
 from collections.abc import Callable, Mapping

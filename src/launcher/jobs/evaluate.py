@@ -74,10 +74,11 @@ class EvaluateJob:
 def print_table(title: str, line: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in line.items():
         if name.startswith("val/"):
             table.add_row(name, show(value, 6))
+    console().print(title, soft_wrap=True)
     console().print(table)

@@ -132,7 +132,7 @@ def test_hooks_see_the_model_and_the_training_state(tmp_path: Path) -> None:
     hooks = [Seen(), EmaHook(), Seen(), Seen(), checkpointing()]
     Training(tmp_path, hooks, 2).train()
     assert [hook.value for hook in hooks if isinstance(hook, Seen)] == [1, 2, 0], "the third is new"
-    assert hooks[0].keys == {"model", "training_state", "value", "ema_model"}  # type: ignore[attr-defined]
+    assert hooks[0].keys == {"model", "training_state", "value", "ema_model", "checkpointing"}  # type: ignore[attr-defined]
 
 
 def test_state_in_memory(tmp_path: Path) -> None:

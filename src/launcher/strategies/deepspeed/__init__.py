@@ -170,6 +170,8 @@ class DeepSpeedStrategy(NativeStrategy):
         self.linear = torch.nn.functional.linear  # stage 3 replaces it for the whole process
         self.engine = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(self.config))[0]
         self.engine.compile = self._compile
+        if self.engine.wall_clock_breakdown():
+            process.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)  # DeepSpeed has its own
         self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
