@@ -1,7 +1,12 @@
 """dispatch=local: on this machine, now."""
 
+import json
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +21,7 @@ from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
+from launcher.run.lock import Holder, is_held, read_holder
 from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -23,6 +29,7 @@ ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.Expo
 """These have no use for a second rank: `nproc=auto` starts one."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
+PREFIX, OWNER = "launcher-", "owner.json"
 
 
 class LocalDispatch:
@@ -66,8 +73,7 @@ def spawn(config: DictConfig, count: int) -> Any:
     job = {"config": OmegaConf.to_container(config, resolve=True), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
-    with tempfile.TemporaryDirectory(prefix="launcher-") as name:
-        folder = Path(name)
+    with private_folder() as folder:
         OmegaConf.save(OmegaConf.create(job), folder / JOB)
         spawner = Spawner(COMMAND, count, folder)
         ranks = spawner.run()
@@ -78,6 +84,28 @@ def spawn(config: DictConfig, count: int) -> Any:
     if stopped is not None:
         raise signals.Stop(stopped.report["signum"], stopped.process.returncode)
     return ranks[0].report.get("value")
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A temporary folder for the ranks' files. Also removes those that killed commands have left behind.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        place = tempfile.TemporaryDirectory(prefix=PREFIX)
+        (Path(place.name) / OWNER).write_text(json.dumps(asdict(Holder.current())))
+        for owner in Path(place.name).parent.glob(f"{PREFIX}*/{OWNER}"):
+            holder = read_holder(owner)
+            if holder is not None and holder.is_local() and not holder.is_alive():
+                shutil.rmtree(owner.parent, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"TMPDIR={tempfile.gettempdir()}: cannot be written ({error.strerror}); set TMPDIR to another folder."
+        ) from error
+    with place as name:
+        yield Path(name)
 
 
 def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
@@ -106,5 +134,6 @@ def _close_record(config: DictConfig, pid: int, reason: str) -> None:
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)
-    if record.attempt is not None and record.attempt.outcome is None and record.attempt.pid == pid:
+    attempt = record.attempt
+    if attempt is not None and attempt.outcome is None and attempt.pid == pid and not is_held(folder):
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

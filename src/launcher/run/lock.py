@@ -1,5 +1,8 @@
 """The lock of a run folder: one live process at a time works on a run.
 
+Not filelock's SoftFileLease (4.2): where two PID namespaces share a host name (containers), it takes a live holder's
+lock. A live holder elsewhere is refused, and an unreaped one here replaced, only after the whole lease.
+
 The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network
 file systems: it appears by an atomic hard link, whole, and its holder touches it every few seconds.
 

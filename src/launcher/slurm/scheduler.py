@@ -12,6 +12,8 @@ from launcher.run import signals
 
 TIMEOUT = 20.0
 """Seconds per call; SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
+USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
+"""Variables that change what SLURM's commands list or how they print it: a filter would hide jobs from us."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
@@ -62,6 +64,7 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
                 text=True,
                 errors="replace",
                 timeout=timeout,
+                env={name: value for name, value in os.environ.items() if not name.startswith(USER_DEFAULTS)},
             )
     except FileNotFoundError:
         raise SchedulerError(f"{command[0]} is not installed") from None
