@@ -3,7 +3,7 @@
 The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
 library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library so that
 the bytes go from the kept host buffers to the disk once, hashed on the way. A part of a tensor that is sharded over
-ranks says in the header's metadata where it lies in the whole.
+ranks has its position in the full tensor in the header's metadata.
 """
 
 import json
@@ -37,7 +37,7 @@ PARTS = "launcher.parts"
 OTHER_DTYPES = "launcher.dtypes"
 """Names of dtypes that safetensors does not have: such a tensor is stored as bytes, in one more dimension."""
 READERS = 4
-"""Threads that read side by side: so many requests keep a disk busy while others' bytes are hashed."""
+"""Concurrent reading threads: enough to keep a disk busy while other bytes are hashed."""
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
@@ -215,7 +215,7 @@ class ShardReader:
         return target
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def concurrent_reads(self) -> Iterator[None]:
         """What is read in here is read side by side, and has its values once this is left."""
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:

@@ -1,4 +1,4 @@
-"""Composing the jobs of a sweep, many of which differ in a few values only."""
+"""Composing the jobs of a sweep; many differ only in a few values."""
 
 from collections.abc import Sequence
 from typing import Any

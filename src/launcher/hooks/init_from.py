@@ -86,8 +86,8 @@ class Renamed:
     def dtype(self, name: str) -> torch.dtype:
         return self.reader.dtype(self._names[name])
 
-    def together(self) -> AbstractContextManager[None]:
-        return self.reader.together()
+    def concurrent_reads(self) -> AbstractContextManager[None]:
+        return self.reader.concurrent_reads()
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
         self.reader.read_into(self._names[name], target, offset)

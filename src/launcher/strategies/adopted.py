@@ -1,4 +1,4 @@
-"""Parts that the user built and wrapped: `BaseTrainer`'s own strategy."""
+"""The strategy of `BaseTrainer`: the user builds and wraps the parts."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from launcher.strategies.weights import load_model_tensors, unwrap
 
 
 class AdoptedStrategy(NativeStrategy):
-    """Process groups, devices and wrappers are the user's; the step is ours."""
+    """Process groups, devices and wrappers are the user's; the step is Launcher's."""
 
     name = "adopted"
 

@@ -1,4 +1,4 @@
-"""The verbs of a strategy. Nothing outside this folder asks which strategy it has."""
+"""The verbs of a strategy. Nothing outside this package branches on a strategy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,21 +22,21 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 class Snapshot:
     """One rank's part of the state at a step boundary: live tensors by name, and a tree of plain values.
 
-    The tensors are the ones training goes on with: whoever keeps a snapshot past the boundary copies them first.
+    Training continues with these very tensors: copy them to keep a snapshot past the boundary.
     """
 
     tensors: dict[str, torch.Tensor]
     meta: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, "Part"] = field(default_factory=dict)
-    """Of tensors that are pieces of sharded ones."""
+    """Where the pieces of sharded tensors belong."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Where a rank's piece lies in a whole tensor of that shape.
+    """The position of a rank's piece in a tensor of `shape`.
 
-    Pieces of as many dimensions as the whole are boxes. One of a single dimension in a whole that has not one is a run
-    of its values in row-major order; its offset is a single number too.
+    A piece with as many dimensions as the tensor is a box that starts at `offset`. A 1-D piece of an N-D tensor is a
+    contiguous range of its flattened (row-major) values; `offset` then has one entry.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Part:
 
 
 class Saved(Protocol):
-    """What a strategy is given to load from: stored tensors by name, each read straight into its place."""
+    """What a strategy loads from: stored tensors by name, each read directly into its destination."""
 
     path: Path
     meta: dict[str, Any]
@@ -52,19 +52,20 @@ class Saved(Protocol):
     def names(self) -> list[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the whole tensor, however it was sharded."""
+        """Shape of the full tensor, however it was sharded."""
 
     def dtype(self, name: str) -> torch.dtype: ...
 
-    def together(self) -> AbstractContextManager[None]:
-        """What is read within may be there only at its end: many reads at once are faster than one after the other."""
+    def concurrent_reads(self) -> AbstractContextManager[None]:
+        """Inside, reads run concurrently; their values are complete only at its end."""
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box or run (see `Part`) of the whole that begins at `offset` (the origin by default)."""
+        """Fill `target`, the box or range (see `Part`) of the full tensor that starts at `offset` (default: the
+        origin)."""
 
 
 class Strategy(ABC):
-    """Lays model and optimizer over the ranks and makes a step of them.
+    """Distributes model and optimizer over the ranks, and makes the steps.
 
     Order of the calls: `setup`, then `prepare` (which builds the model inside `init_context`), then for each
     micro-batch `grad_sync` and `forward_context` around the forward pass and `backward`, and `step` once per optimizer
@@ -74,10 +75,10 @@ class Strategy(ABC):
     checkpoint_format: ClassVar[str] = "sharded"
     name: ClassVar[str]
     forward_is_collective: ClassVar[bool] = False
-    """Whether a forward pass waits for the other ranks', so that all must make equally many."""
+    """Whether a forward pass waits for other ranks: then all ranks must make the same number."""
 
     compiles_whole: ClassVar[bool] = True
-    """Whether the compiler makes one graph of a model; else what the strategy does between the blocks breaks it."""
+    """Whether the compiler gets one graph; otherwise the strategy's work between blocks breaks it."""
 
     ranks: Ranks
     device: torch.device
@@ -99,7 +100,7 @@ class Strategy(ABC):
         """Take this rank's device and join the process group.
 
         Raises:
-            ConfigError: the device, the precision or the number of ranks cannot be had.
+            ConfigError: the device, the precision or the number of ranks is not supported.
         """
 
     def init_context(self) -> torch.device:
@@ -110,13 +111,13 @@ class Strategy(ABC):
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Build, initialise and wrap. It takes factories, since each strategy has its own order."""
+        """Build, initialise and wrap. It takes factories, since strategies build in different orders."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        """Around a micro-batch: ranks exchange its gradients only where `enabled`."""
+        """Around a micro-batch: its gradients are exchanged only if `enabled`."""
         return NULL
 
     @abstractmethod
@@ -137,15 +138,15 @@ class Strategy(ABC):
 
     @abstractmethod
     def load(self, saved: Saved) -> None:
-        """Put back model, optimizer and scaler, also from a checkpoint of another world size."""
+        """Restore model, optimizer and scaler, also from a checkpoint of another world size."""
 
     @abstractmethod
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
-        """Model tensors alone; returns a sentence for each that did not match (`strict`: raises instead)."""
+        """Load model tensors only; returns a sentence for each that does not match (`strict`: raises instead)."""
 
     @abstractmethod
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """The whole model's tensors on the CPU, on rank 0; None elsewhere. All ranks call it."""
+        """The full model's tensors on the CPU, on rank 0; None elsewhere. All ranks must call it."""
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

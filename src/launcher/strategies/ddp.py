@@ -1,4 +1,4 @@
-"""Each rank has the whole model and a share of the batch (torch's DistributedDataParallel)."""
+"""Each rank has a copy of the model and a share of the batch (torch's DistributedDataParallel)."""
 
 import inspect
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from launcher.types import PositiveFloat
 
 
 class DdpStrategy(NativeStrategy):
-    """Gradients are averaged over the ranks in buckets, while the backward pass goes on.
+    """Gradients are averaged over the ranks in buckets, during the backward pass.
 
     Args:
-        find_unused_parameters: some parameters get no gradient in some steps; costs a walk over the graph each step.
-        static_graph: the same parameters are used in every step, so DDP may plan ahead; gradients are then exchanged
-            with each micro-batch.
-        bucket_cap_mb: MiB of gradients that are exchanged at once.
-        gradient_as_bucket_view: gradients live in the buckets, which saves a copy of them.
-        broadcast_buffers: before each forward pass that exchanges gradients, all take rank 0's buffers.
-        compression: bf16 halves what is exchanged, and its precision.
-        timeout: seconds that a rank waits for the others before it fails.
+        find_unused_parameters: some parameters get no gradient in some steps; it walks the graph in each step.
+        static_graph: every step uses the same parameters, so DDP can plan ahead; gradients are then exchanged with
+            each micro-batch.
+        bucket_cap_mb: MiB of gradients per all-reduce.
+        gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
+        broadcast_buffers: all ranks start each forward pass that syncs gradients with rank 0's buffers.
+        compression: bf16 halves the traffic, and the precision of the exchange.
+        timeout: a rank fails after waiting this many seconds for the others.
     """
 
     name = "ddp"
@@ -63,7 +63,7 @@ class DdpStrategy(NativeStrategy):
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)
-        optimizer = build_optimizer(model)  # of the bare model, whose names and methods it may ask for
+        optimizer = build_optimizer(model)  # of the unwrapped model, whose names and methods it may use
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"  # its older name
@@ -71,11 +71,11 @@ class DdpStrategy(NativeStrategy):
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
             wrapped.register_comm_hook(None, average_in_bf16)
-        # A static graph is learnt from the first pass, which has to be a real one; with unused parameters the first
-        # buckets stay.
+        # A static graph is learned from the first pass, which must be a real one; with unused parameters the first
+        # buckets are kept.
         if not (self.options["static_graph"] or self.options["find_unused_parameters"]):
             settle_buckets(wrapped)
-        # A static graph is learnt from the first backward pass, which must have the exchange in it.
+        # A static graph is learned from the first backward pass, which must include the exchange.
         is_static = self.options["static_graph"]
         self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate and not is_static else None
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
@@ -86,17 +86,17 @@ class DdpStrategy(NativeStrategy):
 
 
 def settle_buckets(wrapped: Any) -> None:
-    """Let a DDP module lay out its buckets before the first step. All ranks call it.
+    """Let a DDP module lay out its buckets before the first step. All ranks must call it.
 
-    DDP begins with one bucket, and lays out those that stay after its first backward pass, in the order in which the
-    gradients came. The first step of a resumed run would so add up the ranks in another order than the same step of a
-    run that goes on, and a sum of three numbers or more depends on it. Here the first pass is one over the bare
-    parameters, the last ones first, and the first forward pass takes up its buckets: nothing of the model is computed
-    twice, and no random number drawn.
+    DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the order in which the
+    gradients arrived. So the first step of a resumed run would add up the ranks in another order than the same step of
+    an uninterrupted run, and a sum of three or more numbers depends on the order. Here the first backward pass is over
+    the parameters only, the last ones first, and the first forward pass takes over its buckets: the model computes
+    nothing twice, and no random number is drawn.
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
-    own = vars(model).get("forward")  # where something has replaced the class's
+    own = vars(model).get("forward")  # set if the class's was replaced
     model.forward = lambda start: sum((p.sum() for p in parameters), start)
     try:
         wrapped(torch.zeros((), device=parameters[0].device)).backward()
@@ -109,7 +109,7 @@ def settle_buckets(wrapped: Any) -> None:
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL alone."""
+    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL only."""
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)

@@ -1,4 +1,4 @@
-"""Every rank has a piece of each tensor (torch's FSDP2, `fully_shard`): weights are gathered for their block's turn."""
+"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`); weights are gathered for their block."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -112,7 +112,7 @@ class FsdpStrategy(NativeStrategy):
         else:
             with same_draws():
                 model = self._from_host(build_model)
-        # only now: sharding has put other parameters in the place of those that the model was built with
+        # only now: sharding has replaced the parameters that the model was built with
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
         self._same_use = SameUse(model, units, self.name) if self.ranks.world_size > 1 else None
@@ -127,7 +127,7 @@ class FsdpStrategy(NativeStrategy):
         units = shard_units(model, self.min_params)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.sharding == "full_shard", **options)
-        # What is in no unit is used at both ends of the model: freeing it in between saves nothing.
+        # Parameters outside of units are used at both ends of the model: freeing them in between saves nothing.
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
         self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
@@ -150,7 +150,7 @@ class FsdpStrategy(NativeStrategy):
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Sharded memory first; then the tensors one by one from rank 0, whose host alone has the whole model."""
+        """Allocate the shards; then fill them tensor by tensor from rank 0, whose host has the full model."""
         start = rng_state()
         model = outline(build_model)
         restore_rng(start)
@@ -174,7 +174,7 @@ class FsdpStrategy(NativeStrategy):
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             if self.ranks.is_main:
                 full.copy_(source[name])
-            dist.broadcast(full.reshape(-1).view(torch.uint8), 0)  # gloo does not take every dtype
+            dist.broadcast(full.reshape(-1).view(torch.uint8), 0)  # gloo does not support every dtype
             copy_piece(tensor, full)
         return model
 
@@ -196,8 +196,8 @@ class FsdpStrategy(NativeStrategy):
 
     @contextmanager
     def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
-        """Without a backward pass to free them, gathered weights would stay, and a later change of the pieces (averaged
-        weights put in and taken out again) would not reach them."""
+        """Without a backward pass to free them, gathered weights would stay, and later changes of the shards (swapping
+        in averaged weights) would not reach them."""
         with context:
             yield
         for module in self._shards:
@@ -214,7 +214,7 @@ Slot = tuple[nn.Module, str]
 
 
 def _ties(model: nn.Module) -> list[list[Slot]]:
-    """The places of each parameter that has several."""
+    """The places of each tied parameter."""
     places: dict[int, list[Slot]] = {}
     for module in model.modules():
         for name, p in module._parameters.items():
@@ -224,7 +224,7 @@ def _ties(model: nn.Module) -> list[list[Slot]]:
 
 
 def _tie(ties: list[list[Slot]]) -> None:
-    """Make the parameters in the places of a tie one again."""
+    """Tie the parameters in these places again."""
     for (first, key), *others in ties:
         for module, name in others:
             module._parameters[name] = first._parameters[key]

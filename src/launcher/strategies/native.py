@@ -1,4 +1,4 @@
-"""What the strategies on plain torch share: autocast, scaler, clip, guarded update, state by parameter name."""
+"""What strategies on plain torch share: autocast, scaler, clipping, guarded update, state by parameter name."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from launcher.strategies.base import Part, Saved, Snapshot, Strategy
 from launcher.strategies.first_weights import build
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import owned, whole
+from launcher.strategies.sharded import piece_to_write, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import EXTRA, extra_state, load_extra_state, load_model_tensors, model_tensors
 
@@ -26,7 +26,7 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
 class NativeStrategy(Strategy):
-    """A step of torch's own parts."""
+    """A step with torch's own parts."""
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         self.ranks = Ranks.from_env()
@@ -51,7 +51,7 @@ class NativeStrategy(Strategy):
         self.needs_closure = needs_closure(optimizer)
         if self.needs_closure:
             self._check_closure()
-        # A fused optimizer leaves out an update by itself when `found_inf` is 1: the host need not look.
+        # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait for it.
         self._device_decides = (
             self.device.type == "cuda"
             and not scaler.is_enabled()
@@ -60,7 +60,7 @@ class NativeStrategy(Strategy):
         )
 
     def _list_parameters(self) -> None:
-        """One list for plain tensors and one for each mesh of sharded ones: operations take no mixture."""
+        """One list for plain tensors and one per mesh of sharded tensors: foreach operations take no mixture."""
         meshes: dict[Any, list[nn.Parameter]] = {}
         for p in (p for group in self.optimizer.param_groups for p in group["params"]):
             meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
@@ -88,7 +88,7 @@ class NativeStrategy(Strategy):
         norm = self._total_norm()
         if self._device_decides:
             return self._update_unseen(norm)
-        # The norm is finite exactly if every gradient is (or the sum of squares overflows, which is no better).
+        # The norm is finite exactly if every gradient is, unless the sum of squares overflows, which is as bad.
         if not math.isfinite(norm.item()):
             return self._leave_out(norm)
         self._clip(norm)
@@ -114,7 +114,7 @@ class NativeStrategy(Strategy):
             raise ConfigError(f"strategy={self.name}: {name} does not support sharded parameters; use strategy=ddp.")
 
     def _closure(self) -> Callable[[], torch.Tensor]:
-        """Its first call returns what has been computed already."""
+        """Its first call returns what is already computed."""
         assert self.closure is not None
         loss, evaluate_again = self.closure
         is_first = True
@@ -137,8 +137,8 @@ class NativeStrategy(Strategy):
         return closure
 
     def _total_norm(self) -> torch.Tensor:
-        """2-norm over the gradients of the whole model, 0-d; the same number on every rank, so that all of them decide
-        alike what to do with one that is not finite."""
+        """2-norm over the gradients of the full model, 0-d; the same number on every rank, so that all ranks make the
+        same decision if it is not finite."""
         norms = [whole(get_total_norm([p.grad for p in params if p.grad is not None])) for params in self._params]
         return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
@@ -160,7 +160,7 @@ class NativeStrategy(Strategy):
 
     def _leave_out(self, norm: torch.Tensor) -> StepResult:
         if self.scaler.is_enabled():
-            self.scaler.update()  # lowers the scale; the step itself is not made
+            self.scaler.update()  # lowers the scale without a step
             self.optimizer.zero_grad()
             return StepResult(norm, skipped=True)
         self.optimizer.zero_grad()
@@ -176,7 +176,7 @@ class NativeStrategy(Strategy):
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, Part] = {}
         for name, tensor in live.items():
-            if (piece := owned(tensor, self.ranks)) is not None:
+            if (piece := piece_to_write(tensor, self.ranks)) is not None:
                 tensors[name], part = piece
                 if part is not None:
                     parts[name] = part
@@ -204,7 +204,7 @@ class NativeStrategy(Strategy):
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
-            full = whole(tensor)  # one at a time: only rank 0 has room for all, on its host
+            full = whole(tensor)  # one at a time: only rank 0 collects them, on its host
             if self.ranks.is_main:
                 weights[name] = full.cpu()
         return weights if self.ranks.is_main else None

@@ -1,4 +1,4 @@
-"""An optimizer's state by parameter name, so that it fits another strategy, wrapping or order of groups."""
+"""An optimizer's state by parameter name: it fits other strategies, wrappers and orders of groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.strategies.base import Saved
-from launcher.strategies.sharded import like, read_into
+from launcher.strategies.sharded import read_into, zeros_like_piece
 from launcher.strategies.weights import unwrap
 
 VALUE = "__value__"
@@ -58,7 +58,7 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Put back what `optimizer_snapshot` gave, and nothing else: state of another checkpoint, which turned out to be
+    """Restore what `optimizer_snapshot` returned, and nothing else: state of another checkpoint, which turned out to be
     broken while it was read, is gone.
 
     Raises:
@@ -82,13 +82,13 @@ def load_optimizer(
         raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {min(missing)}.")
     if left_over := (stored_names | keys.keys() | values.keys()) - own_names:
         raise TrainingError(f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained.")
-    with saved.together():
+    with saved.concurrent_reads():
         for group, entry in zip(optimizer.param_groups, groups, strict=True):
-            # `lr` may have been made a tensor, `fused` belongs to this machine: settings that say how, not what, stay
-            group.update({k: v for k, v in entry["settings"].items() if k not in HOW})
+            # settings like `fused` belong to this machine and are kept
+            group.update({k: v for k, v in entry["settings"].items() if k not in IMPLEMENTATION_SETTINGS})
             for p in group["params"]:
                 name = names[id(p)]
-                present = optimizer.state.pop(p, {})  # what the checkpoint does not have must not stay
+                present = optimizer.state.pop(p, {})  # state that the checkpoint does not have must go
                 state = {key: _to_device(value, p.device) for key, value in values.get(name, {}).items()}
                 for key in keys.get(name, []):
                     if key == VALUE:
@@ -99,8 +99,8 @@ def load_optimizer(
                     optimizer.state[p] = state
 
 
-HOW = frozenset({"fused", "foreach", "capturable", "differentiable"})
-"""Settings that say how an update is computed, not what it is."""
+IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differentiable"})
+"""Settings of how an update is computed; they do not change what it computes."""
 
 
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -116,13 +116,13 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
 
 
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:
-    """A moment lies as its parameter lies; a step count (0-d) lies on the CPU unless the kernel reads it itself. The
-    one at `present` is filled if it is alike: new memory costs more than reading into it."""
+    """A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless the kernel reads it.
+    The tensor at `present` is reused if it fits: allocating costs more than reading."""
     shape = saved.shape(full)
     if isinstance(present, torch.Tensor) and shape and present.shape == shape and present.dtype == saved.dtype(full):
         target = present
     elif shape:
-        target = like(param, shape, saved.dtype(full))
+        target = zeros_like_piece(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")
         target = torch.zeros((), dtype=saved.dtype(full), device=param.device if on_device else torch.device("cpu"))

@@ -1,6 +1,6 @@
-"""Activation checkpointing: blocks that keep their input alone and are computed once more in the backward pass.
+"""Activation checkpointing: blocks keep only their input and are recomputed in the backward pass.
 
-Chen et al. 2016, arXiv:1604.06174. It changes memory and time, and no number: random states are replayed.
+Chen et al. 2016, arXiv:1604.06174. It changes memory and time, but no numbers: random states are replayed.
 """
 
 from functools import partial
@@ -14,8 +14,8 @@ from launcher.errors import ConfigError
 def recompute_units(model: nn.Module, every: int) -> None:
     """Recompute every `every`-th of the model's `shard_units()`: 1 is all of them.
 
-    Their `forward` is wrapped in place, so no module gets another name, and what a strategy hangs on a block's call
-    (gathering its weights) stays outside.
+    Their `forward` is wrapped in place: module names stay the same, and a strategy's hooks on a block's call (gathering
+    its weights) stay outside.
 
     Raises:
         ConfigError: the model names no blocks, or fewer than `every`.

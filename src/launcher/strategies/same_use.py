@@ -1,4 +1,4 @@
-"""A check that all ranks use the same blocks and parameters: under FSDP their exchanges would not fit each other."""
+"""A check that all ranks use the same blocks and parameters: otherwise FSDP's collectives would not match."""
 
 from functools import partial
 from typing import Any

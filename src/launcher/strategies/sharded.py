@@ -1,6 +1,6 @@
-"""Tensors that lie in pieces on the ranks (DTensors): which piece is whose, on the way out and in.
+"""Sharded tensors (DTensors): which rank writes which piece, and how pieces are read back.
 
-Told by their attributes, since importing DTensor costs a run that has none half a second.
+They are recognised by their attributes: importing DTensor would cost other runs half a second.
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ from launcher.strategies.base import Part, Saved
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is a DTensor: of one rank's piece and a plan of how the pieces lie."""
+    """Whether it is a DTensor: one rank's piece, and the placement of all pieces."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of it, on every rank of its mesh; they all call this."""
+    """The full tensor on every rank of its mesh; all of them must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -26,32 +26,33 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
-def owned(tensor: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, Part | None] | None:
-    """What this rank writes of a tensor; None where another rank writes the same values, or there are none here.
+def piece_to_write(tensor: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, Part | None] | None:
+    """The piece of a tensor that this rank writes; None if another rank writes the same values, or this rank has none.
 
-    A plain tensor is alike on all ranks: rank 0 writes it. Of replicated pieces the first replica's rank writes.
+    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first replica is written.
     """
     if not is_sharded(tensor):
         return (tensor.detach(), None) if ranks.is_main else None
-    here: Any = tensor
-    coordinate = here.device_mesh.get_coordinate()
-    replicas = [at for at, placement in zip(coordinate, here.placements, strict=True) if placement.is_replicate()]
+    sharded: Any = tensor
+    coordinate = sharded.device_mesh.get_coordinate()
+    replicas = [at for at, placement in zip(coordinate, sharded.placements, strict=True) if placement.is_replicate()]
     piece = local(tensor)
     if any(replicas) or (not piece.numel() and tensor.numel()):
         return None
-    return piece, Part(tuple(tensor.shape), _offset(here))
+    return piece, Part(tuple(tensor.shape), _offset(sharded))
 
 
 def read_into(saved: Saved, name: str, target: torch.Tensor) -> None:
-    """Fill `target` with the stored values, of a DTensor this rank's piece alone: no rank holds the whole."""
+    """Fill `target` with the stored values; of a DTensor only this rank's piece."""
     if not is_sharded(target):
         saved.read_into(name, target)
     elif (piece := local(target)).numel():
         saved.read_into(name, piece, _offset(target))
 
 
-def like(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros for a state that belongs to a parameter: in its pieces if it has its shape, else alike on all ranks."""
+def zeros_like_piece(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros for a parameter's state: sharded like the parameter if it has its shape, otherwise the same on all
+    ranks."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
     zeros = torch.zeros(shape, dtype=dtype, device=param.device)
@@ -65,7 +66,7 @@ def like(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> tor
 
 @torch.no_grad()
 def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill `target` from a whole plain tensor, of a DTensor this rank's piece."""
+    """Fill `target` from a full plain tensor; of a DTensor this rank's piece."""
     piece = local(target)
     if is_sharded(target):
         offset = _offset(target)
@@ -74,7 +75,7 @@ def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
-    """Where this rank's piece begins in the whole."""
+    """Where this rank's piece starts in the full tensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)

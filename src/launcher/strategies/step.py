@@ -1,43 +1,41 @@
 """What an optimizer step is given (`StepPlan`) and what it returns (`StepResult`)."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How one optimizer step is made; the same for every strategy."""
+    """The settings of an optimizer step, the same for every strategy."""
 
     grad_accum_steps: int = 1
     max_grad_norm: float | None = None
-    """Gradients are scaled down to this 2-norm over all parameters; None or 0: not clipped."""
+    """Gradients are clipped to this 2-norm over all parameters; None or 0: not clipped."""
     retry_non_finite: bool = False
-    """Answer a non-finite gradient with `StepResult.retry` and leave everything as it was, instead of skipping."""
+    """At a non-finite gradient, change nothing and return `StepResult.retry`, instead of skipping the update."""
     recompute_every: int = 0
-    """Every so many blocks of the model are computed again in the backward pass, to save memory; 0: none."""
+    """Recompute every n-th block in the backward pass (activation checkpointing); 0: off."""
     micro_batch_size: int | None = None
     no_sync_accumulate: bool = True
 
 
 @dataclass
 class StepResult:
-    """What a step did."""
+    """The outcome of a step."""
 
     grad_norm: torch.Tensor | None = None
-    """Norm before clipping, a 0-d tensor on the device; None where the strategy cannot tell."""
+    """Norm before clipping, a 0-d tensor on the device; None: the strategy does not know it."""
     skipped: "bool | DeferredFlag" = False
-    """Whether the update was left out. An accelerator decides by itself; then the answer comes later."""
+    """Whether the update was skipped. An accelerator decides by itself; its answer arrives later."""
     retry: bool = False
-    info: dict[str, Any] = field(default_factory=dict)
 
 
 class DeferredFlag:
-    """A 0-d device tensor on its way to the host without holding up the stream.
+    """A 0-d device tensor, copied to the host without blocking the stream.
 
-    The copy into pinned memory is queued at once; `read` waits for that copy alone, not for work queued after it, as
-    `tensor.item()` would.
+    The copy into pinned memory is queued at once. `read` waits only for that copy; `tensor.item()` would wait for all
+    work queued before it is called.
     """
 
     def __init__(self, flag: torch.Tensor):

@@ -5,21 +5,21 @@ from collections import Counter
 from torch import nn
 
 MIN_PARAMS = 100_000
-"""Of the size rule, where neither the model nor the user says anything."""
+"""Default of the size rule."""
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
-"""What is gathered at its call must be called."""
+"""Weights are gathered when a module is called, and these are never called."""
 USED_FROM_OUTSIDE = (nn.Embedding,)
-"""Modules whose weights others may use without calling them, as an output layer that is tied to the embedding."""
+"""Modules whose weights others may use without calling them, like an output layer tied to the embedding."""
 OF_ONE_PIECE = (nn.MultiheadAttention,)
 """Modules that use their children's weights without calling the children."""
 
 
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
-    """The units, inner ones before those that hold them; the model itself is not among them.
+    """The units, inner ones before those that contain them; without the model itself.
 
     Args:
-        min_params: a module with at least so many parameters that are in no unit within it becomes one; 0: no units.
-            None: what the model's `shard_units()` names, and without that the rule with `MIN_PARAMS`.
+        min_params: a module becomes a unit if at least this many of its parameters are in no inner unit; 0: no units.
+            None: the model's `shard_units()`, or without that this rule with `MIN_PARAMS`.
     """
     if min_params is None and hasattr(model, "shard_units"):
         return list(reversed(model.shard_units()))  # type: ignore[operator]
@@ -34,7 +34,7 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units within a module and perhaps itself; returns how many of its parameters are in none."""
+    """Add the units inside a module and perhaps the module; returns how many of its parameters are in none."""
     if isinstance(module, OF_ONE_PIECE):
         left = sum(p.numel() for p in module.parameters())
     else:
@@ -44,6 +44,6 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
         return left
     within = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     if any(count < uses[key] for key, count in within.items()):
-        return left  # shares a parameter with a module outside: only what holds both can gather it for both
+        return left  # shares a parameter with an outer module: only a unit that contains both can gather it
     units.append(module)
     return 0

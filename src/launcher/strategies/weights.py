@@ -1,4 +1,4 @@
-"""A model's tensors by name, whatever it is wrapped in."""
+"""A model's tensors by name, without its wrappers."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and what it wraps, outermost first: torch.compile's wrapper, DDP, DataParallel, AveragedModel,
+    """A module and the modules it wraps, outermost first: torch.compile's wrapper, DDP, DataParallel, AveragedModel,
     DeepSpeed's engine, and subclasses of them."""
     wrappers: list[type] = [nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel]
     if deepspeed := sys.modules.get("deepspeed"):
@@ -48,7 +48,7 @@ def needs_backward(module: nn.Module) -> bool:
 
 @dataclass
 class ModelState:
-    """What a checkpoint holds of a model."""
+    """A model's part of a checkpoint."""
 
     tensors: dict[str, torch.Tensor]
     """Parameters and persistent buffers by name. Tied ones appear once, under their first name."""
@@ -58,7 +58,7 @@ class ModelState:
 
 def model_state(model: nn.Module) -> ModelState:
     module = unwrap(model)
-    # keep_vars: the parameters themselves, so that one tied to another is known by its identity
+    # keep_vars: the parameters themselves, so that tied ones are recognised by identity
     state = module.state_dict(keep_vars=True)
     own = [*module.parameters(), *module.buffers()]
     ids, memory = {id(tensor) for tensor in own}, {_address(tensor) for tensor in own}
@@ -95,7 +95,7 @@ def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool
     problems = misfits(model, shapes, saved, prefix, strict)
     bad = {problem.split(":", 1)[0] for problem in problems}
     copies: dict[str, torch.Tensor] = {}
-    with saved.together():
+    with saved.concurrent_reads():
         for name, tensor in state.tensors.items():
             if name not in bad:
                 target = copies.setdefault(name, torch.empty_like(tensor)) if name in state.copies else tensor
@@ -106,7 +106,7 @@ def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool
 
 
 def _load_copies(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Load by `load_state_dict()`, and look whether it did.
+    """Load by `load_state_dict()`, and check that it did.
 
     Raises:
         TrainingError: the model has other values afterwards.

@@ -43,7 +43,7 @@ def build_trainer(
         to_train: False for a look at the model alone: an optimizer without state, no schedule.
 
     Raises:
-        ConfigError: a part cannot be had from what the configuration says.
+        ConfigError: a part cannot be built from the configuration.
     """
     settings = config.trainer
     set_deterministic(settings.deterministic)
@@ -100,7 +100,7 @@ def build_trainer(
 
 
 def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
-    """What torch.compile is told; None: nothing is compiled.
+    """The arguments of torch.compile; None: nothing is compiled.
 
     Raises:
         ConfigError: there is no such backend, or no whole graph to be had.

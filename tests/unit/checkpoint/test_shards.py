@@ -68,7 +68,7 @@ def test_runs_of_values_fit_any_other_cut(tmp_path: Path, cuts: list[int]) -> No
     assert reader.shape("w") == (7, 4) and torch.equal(reader.read("w"), whole)
     for offset, expected in {(2, 0): whole[2:5], (0, 1): whole[:, 1:3], (9,): whole.view(-1)[9:20]}.items():
         target = torch.empty_like(expected)
-        with reader.together():
+        with reader.concurrent_reads():
             reader.read_into("w", target, offset)
         assert torch.equal(target, expected)
 

@@ -10,7 +10,7 @@ from launcher.errors import TrainingError
 from launcher.strategies.base import Part, Saved
 from launcher.strategies.deepspeed.masters import Slot, find_slots, is_trained
 from launcher.strategies.native import MODEL, OPTIMIZER
-from launcher.strategies.optimizer_state import HOW, check_groups
+from launcher.strategies.optimizer_state import IMPLEMENTATION_SETTINGS, check_groups
 from launcher.strategies.weights import EXTRA, misfits
 
 
@@ -123,7 +123,7 @@ class EngineState:
         fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
         # First what all ranks do together: whatever one of them cannot read afterwards leaves no other waiting.
         self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
-        with saved.together():
+        with saved.concurrent_reads():
             for slot in self.slots:
                 if slot.name in fitting:
                     saved.read_into(prefix + slot.name, slot.of(slot.flat), (slot.start,))
@@ -160,7 +160,7 @@ class EngineState:
         if missing := sorted({name for names in self.members for name in names} - known):
             raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {missing[0]}.")
         for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
-            group.update({key: value for key, value in entry["settings"].items() if key not in HOW})
+            group.update({key: value for key, value in entry["settings"].items() if key not in IMPLEMENTATION_SETTINGS})
         values: dict[str, dict[str, Any]] = {name: {} for name in known}
         for full, value in (item for entry in groups for item in entry["values"].items()):
             name, key = full.rsplit("/", 1)
@@ -178,7 +178,7 @@ class EngineState:
                     self._load_common(saved, full, key, slot)
                 elif key not in state:
                     state[key] = torch.zeros_like(slot.flat, dtype=saved.dtype(full), requires_grad=False)
-        with saved.together():
+        with saved.concurrent_reads():
             for slot in self.slots:
                 for full, key in keys[slot.name]:
                     if saved.shape(full) == slot.shape:
