@@ -26,6 +26,7 @@ BAD_COMMAND = 2
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 
 _task_started = False
+_existing_folders: frozenset[Path] = frozenset()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -117,9 +118,11 @@ def _metrics(folder: RunFolder) -> dict[str, Any]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the empty folders that Hydra made for a run that did not start."""
-    for empty in (folder, folder.parent, folder.parent.parent):
+    """Remove the empty folders that Hydra made for a run that did not start, but none that were there before."""
+    for empty in (folder, *folder.parents) if _existing_folders else ():
         try:
+            if empty in _existing_folders:
+                return
             empty.rmdir()
         except OSError:
             return
@@ -130,9 +133,16 @@ class Validation(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.validate, config)
+        _note_existing(Path(config.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.check_hydra, config)
+        _note_existing(Path(config.paths.outputs).expanduser())
+
+
+def _note_existing(folder: Path) -> None:
+    global _existing_folders
+    _existing_folders = frozenset(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _check(check: Callable[[DictConfig], object], config: DictConfig) -> None:
