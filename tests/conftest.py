@@ -9,10 +9,14 @@ import pytest
 
 from support.paths import TESTS
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # started in the background: Ctrl-C must reach the runs under test
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background or by nohup, these are ignored, and they would be so in the runs under test.
+for signum, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, handler)
 
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 

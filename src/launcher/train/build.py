@@ -145,7 +145,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
-        retry_non_finite=settings.max_non_finite_grad_retries is not None and not precision.needs_scaler,
+        retry_non_finite=precision.retries(settings.max_non_finite_grad_retries),
         recompute_every={"none": 0, "full": 1}.get(
             settings.activation_checkpointing, settings.activation_checkpointing
         ),

@@ -144,7 +144,7 @@ class BaseTrainer:
         return StepPlan(
             grad_accum_steps=self.gradient_accumulation_steps,
             max_grad_norm=self.grad_clip,
-            retry_non_finite=self.max_non_finite_grad_retries is not None and not self.precision.needs_scaler,
+            retry_non_finite=self.precision.retries(self.max_non_finite_grad_retries),
             no_sync_accumulate=self.no_sync_accumulate,
         )
 
