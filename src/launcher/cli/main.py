@@ -123,7 +123,8 @@ def _remove_empty(folder: Path) -> None:
         try:
             if empty in _existing_folders:
                 return
-            empty.rmdir()
+            if empty.exists():
+                empty.rmdir()
         except OSError:
             return
 

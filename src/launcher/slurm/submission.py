@@ -133,12 +133,12 @@ def rolled_back_on_refusal(folders: Sequence[RunFolder], submission: Path) -> It
             record = before[folder]
             if record is None:
                 shutil.rmtree(folder.path, ignore_errors=True)
-                _remove_empty(folder.path.parent, folder.path.parent.parent)
+                _remove_empty(folder.path.parent)
             elif record:
                 replace_file(folder.record_path, record)
         if not settled:
             shutil.rmtree(submission, ignore_errors=True)
-            _remove_empty(submission.parent, submission.parent.parent)
+            _remove_empty(submission.parent)
         raise
 
 

@@ -67,7 +67,7 @@ def test_a_refused_submission_leaves_nothing(tmp_path):
     with pytest.raises(ConfigError), rolled_back_on_refusal([RunFolder(path)], submission):
         freeze(config(path), HYDRA)
         raise ConfigError("SLURM refused it.")
-    assert not outputs.exists()
+    assert list(outputs.iterdir()) == []
 
 
 def test_a_refused_submission_restores_what_was_there(folder, tmp_path):
