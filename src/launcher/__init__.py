@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from launcher.hooks.progress import ProgressHook as ProgressHook
     from launcher.hooks.records import key_average as key_average
     from launcher.hooks.records import map_nested_tensor as map_nested_tensor
+    from launcher.train.composed import Trainer as Trainer
     from launcher.train.trainer import BaseTrainer as BaseTrainer
     from launcher.train.trainer import LossNoneWarning as LossNoneWarning
-    from launcher.train.trainer import Trainer as Trainer
 
 _MODULES = {
-    "BaseTrainer": "train.trainer", "Trainer": "train.trainer", "LossNoneWarning": "train.trainer",
+    "BaseTrainer": "train.trainer", "Trainer": "train.composed", "LossNoneWarning": "train.trainer",
     "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",

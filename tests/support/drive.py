@@ -29,7 +29,8 @@ from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
-from launcher.train.trainer import BaseTrainer, Trainer
+from launcher.train.composed import Trainer
+from launcher.train.trainer import BaseTrainer
 from support.masked import Masked
 from support.toy import Recorder
 

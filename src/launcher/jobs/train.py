@@ -25,7 +25,7 @@ from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
 from launcher.run.record import Outcome, RunRecord
 from launcher.train.build import build_trainer, code_state, logger, resolved_yaml
-from launcher.train.trainer import Trainer
+from launcher.train.composed import Trainer
 
 
 class TrainJob:

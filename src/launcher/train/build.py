@@ -1,4 +1,4 @@
-"""The composition root: configuration -> parts -> trainer. The only file that knows them all."""
+"""Builds a trainer from a configuration. The only module that knows all parts."""
 
 import inspect
 import logging
@@ -27,8 +27,8 @@ from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
+from launcher.train.composed import Trainer
 from launcher.train.startup import skip_dynamo_import
-from launcher.train.trainer import Trainer
 
 logger = logging.getLogger("launcher")
 
@@ -82,10 +82,7 @@ def build_trainer(
         ),
         precision=precision,
         max_steps=settings.max_steps,
-        grad_clip=settings.max_grad_norm,
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
-        gradient_accumulation_steps=plan.grad_accum_steps,
-        no_sync_accumulate=settings.no_sync_accumulate,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,
         workspace=folder.path,

@@ -583,64 +583,6 @@ class BaseTrainer:
             call(self, records, dry_run=dry_run)
 
 
-class Trainer(BaseTrainer):
-    """BaseTrainer made from composed parts; it adds nothing to the loop.
-
-    Args:
-        strategy: set up already; it builds, wraps and steps.
-        build_model, build_optimizer, build_scheduler: factories; the scheduler's may be None.
-        data_loader: of this rank.
-        settings: BaseTrainer's own arguments.
-    """
-
-    def __init__(
-        self,
-        *,
-        strategy: Strategy,
-        build_model: Callable[[], nn.Module],
-        build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
-        data_loader: Iterable[Any],
-        hooks: Sequence[BaseHook],
-        context: RunContext,
-        precision: Precision,
-        **settings: Any,
-    ):
-        super().__init__(device=strategy.device, **settings)
-        self.precision, self.context = precision, context
-        self._strategy, self._loader, self._given_hooks = strategy, data_loader, hooks
-        self._factories = build_model, build_optimizer, build_scheduler
-
-    def build_data_loader(self) -> Iterable[Any]:
-        return self._loader
-
-    def build_model(self) -> nn.Module:
-        model, self._optimizer = self._strategy.prepare(self._factories[0], self._factories[1])
-        return model
-
-    def build_optimizer(self) -> torch.optim.Optimizer:
-        return self._optimizer
-
-    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        return self._factories[2](self.optimizer) if self._factories[2] is not None else None
-
-    def build_grad_scaler(self) -> torch.amp.GradScaler:
-        return self._strategy.scaler
-
-    def build_hooks(self) -> Sequence[BaseHook]:
-        return self._given_hooks
-
-    def build_strategy(self) -> Strategy:
-        return self._strategy
-
-    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        return self.model(input)
-
-    def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        count = getattr(self.unwrapped_model, "num_targets", None)
-        return None if count is None else count(input)
-
-
 def _call_all(calls: Sequence[Callable[..., None]], *args: Any) -> None:
     for call in calls:
         call(*args)
