@@ -1,1 +1,1 @@
-"""Everything that is said of a configuration before torch is imported."""
+"""Composing, checking and naming a configuration, all before torch is imported."""
