@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.run import signals
 from support.paths import TESTS
 
 # Started in the background or by nohup, these are ignored, and they would be so in the runs under test.
@@ -33,6 +34,16 @@ def shares_a_fixture(item):
     info = getattr(item, "_fixtureinfo", None)
     definitions = info.name2fixturedefs.values() if info is not None else ()
     return any(fixture.scope == "module" for fixtures in definitions for fixture in fixtures)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """A command that runs in the test's own process installs handlers, which a real one keeps until it exits."""
+    before = {signum: signal.getsignal(signum) for signum in signals.HANDLED}
+    installed_before = signals.installed()
+    yield
+    signals.restore({signum: before[signum] for signum in signals.installed() - installed_before if signum in before})
+    signals.forget()
 
 
 @pytest.fixture(autouse=True)
