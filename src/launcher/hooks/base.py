@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -100,10 +100,14 @@ class TrainerView(Protocol):
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, saved: dict[str, Any]) -> None: ...
     def log(self, records: Records, dry_run: bool = False) -> None: ...
+    def fire(self, event: str, *args: Any, **options: Any) -> None: ...
 
 
 class BaseHook:
     """Override the events that are needed; the others cost nothing. Hooks are called in list order."""
+
+    measures: ClassVar[bool] = False
+    """Whether it adds to `trainer.step_info`: it is called before the hooks that do not, which may read the values."""
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
@@ -123,6 +127,9 @@ class BaseHook:
     def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is the step about to be made."""
 
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        """A micro-batch, on the device, whose forward pass comes next. A closure's repeated passes call it again."""
+
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         """Once a step: gradients are complete, unscaled and not clipped yet."""
 
@@ -131,6 +138,18 @@ class BaseHook:
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         """After every hook's `on_after_step`: the state of a completed step, which nothing else will change."""
+
+    def on_evaluation_start(self, trainer: TrainerView) -> None:
+        """The validation set is about to be evaluated. The place to change the weights for it."""
+
+    def on_evaluation_end(self, trainer: TrainerView) -> None:
+        """The evaluation is over, or a signal has ended it; its metrics are not logged yet."""
+
+    def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
+        """A checkpoint is durable. Training learns of an asynchronous save before the next one and at its end."""
+
+    def on_error(self, trainer: TrainerView, error: Exception) -> None:
+        """Training fails with this exception, on this rank at least; `on_close` comes next."""
 
     def on_after_train(self, trainer: TrainerView) -> None:
         """Training reached its end; not called when it was stopped or failed."""

@@ -92,7 +92,7 @@ class CheckpointingHook(BaseHook):
         self._branched_from: str | None = None
         """As above, of this or an earlier start: it is part of each checkpoint that follows."""
         self._check_lock = RunContext().check_lock
-        self.saved_at = -1
+        self.saved_at = self._in_flight = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
@@ -314,7 +314,7 @@ class CheckpointingHook(BaseHook):
             if wait:
                 raise TrainingError(f"The checkpoint of step {trainer.step} could not be written: {error}") from error
             return
-        self.saved_at = trainer.step
+        self.saved_at = self._in_flight = trainer.step
         if not self.saver.in_flight:
             self._await(trainer)
         done = "copied, being written" if self.saver.in_flight else "saved"
@@ -360,9 +360,12 @@ class CheckpointingHook(BaseHook):
             self._report(trainer, error)
         else:
             self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
+            if self._in_flight >= 0:
+                step, self._in_flight = self._in_flight, -1
+                trainer.fire("on_checkpoint_saved", self.store.root / step_name(step))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
-        self.saved_at = -1
+        self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             self.best.load(self._best_saved or {**self._best_in_flight, "value": None})  # what is best has to be there
         self._best_in_flight = None

@@ -73,7 +73,11 @@ class EvaluationHook(BaseHook):
         if self._batches is None:
             return
         context, num_targets = trainer.strategy.forward_context, trainer.num_targets
-        metrics = evaluate(trainer.forward, trainer.model, self._batches, context, num_targets)
+        trainer.fire("on_evaluation_start")
+        try:
+            metrics = evaluate(trainer.forward, trainer.model, self._batches, context, num_targets)
+        finally:
+            trainer.fire("on_evaluation_end")
         if metrics is None:
             trainer.stop_at_this_boundary()
             return

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView, TrainState
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainState
 from launcher.hooks.records import flatten, format_records
 from launcher.hooks.state import hook_states, load_hook_states
 from launcher.optim.precision import Precision
@@ -195,17 +195,22 @@ class BaseTrainer:
         rng = rng_state()
         try:
             self.restore()
-            for call in self._events["on_ready"]:
-                call(self)
+            self.fire("on_ready")
             self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
-            for call in self._events["on_after_train"]:
-                call(self)
+            self.fire("on_after_train")
         except signals.Stop:
             signals.forget()  # the signal has stopped this run, and must not stop a later one of this process
             raise
+        except Exception as error:
+            self.fire("on_error", error)
+            raise
         finally:
-            for call in self._events["on_close"]:
-                call(self)
+            self.fire("on_close")
+
+    def fire(self, event: str, *args: Any, **options: Any) -> None:
+        """Call every hook that does something on an event."""
+        for call in self._events[event]:
+            call(self, *args, **options)
 
     def build(self) -> None:
         """Build every part, in this order. `train` calls it unless it was called before."""
@@ -224,8 +229,8 @@ class BaseTrainer:
 
     def _bind_events(self) -> None:
         self._events = calls(self.hooks)
-        before_clip = self._events["on_before_optimizer_step"]
-        self.strategy.before_clip = (lambda: _call_all(before_clip, self)) if before_clip else None
+        has_calls = bool(self._events["on_before_optimizer_step"])
+        self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
 
     def restore(self) -> None:
         """Set up the hooks and restore what an earlier attempt saved.
@@ -236,11 +241,9 @@ class BaseTrainer:
         for hook in self.hooks:
             hook.bind(self.context)
         self.restored = None
-        view: TrainerView = self
         for event in ("on_start", "on_restore", "on_before_train"):
             self._bind_events()  # a hook may have added another, or set a function on one
-            for call in self._events[event]:
-                call(view)
+            self.fire(event)
         self._bind_events()
         if self.restored is not None:
             shared = {"model": model_tensors(self.model), "training_state": self.restored["training_state"]}
@@ -280,8 +283,7 @@ class BaseTrainer:
     def _run_step(self) -> None:
         self.step += 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
-        for call in self._events["on_before_step"]:
-            call(self)
+        self.fire("on_before_step")
         self._samples_before = self.samples
         start = time.perf_counter()
         result = self._attempt()
@@ -296,8 +298,7 @@ class BaseTrainer:
         else:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
-        for call in self._events["on_after_step"]:
-            call(self)
+        self.fire("on_after_step")
 
     def _attempt(self) -> StepResult:
         if self.strategy.needs_closure:
@@ -339,6 +340,8 @@ class BaseTrainer:
             if signals.received():
                 deadline.progress()
             batch, weight = next(micro_batches)
+            for call in self._events["on_batch"]:
+                call(self, batch)
             with strategy.grad_sync(done == count - 1):
                 with self._forward_context():
                     loss, records = self.forward(batch)
@@ -394,8 +397,7 @@ class BaseTrainer:
 
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
-        for call in self._events["on_step_boundary"]:
-            call(self)
+        self.fire("on_step_boundary")
         if signum := self._stop_signal():
             raise signals.Stop(signum)
 
@@ -570,8 +572,7 @@ class BaseTrainer:
         """Pass nested records of numbers to every hook; `dry_run`: hooks only report what they would do."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
-        for call in self._events["on_log"]:
-            call(self, records, dry_run=dry_run)
+        self.fire("on_log", records, dry_run=dry_run)
 
     def log_scalars(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """The name of `log` in trainloop 0.11."""
@@ -579,10 +580,4 @@ class BaseTrainer:
 
     def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """Pass nested records of PIL images to every hook."""
-        for call in self._events["on_log_images"]:
-            call(self, records, dry_run=dry_run)
-
-
-def _call_all(calls: Sequence[Callable[..., None]], *args: Any) -> None:
-    for call in calls:
-        call(*args)
+        self.fire("on_log_images", records, dry_run=dry_run)

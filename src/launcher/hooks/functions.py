@@ -1,0 +1,48 @@
+"""Plain functions as a hook."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook
+
+EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
+
+
+class FunctionHook(BaseHook):
+    """Calls functions on events, with the arguments of the method of that name in `BaseHook`.
+
+    Args:
+        functions: a function by the name of its event, `on_after_step=print_step`; or its dotted path.
+    Raises:
+        ConfigError: there is no such event or function.
+    """
+
+    def __init__(self, **functions: Callable[..., None] | str):
+        self._functions: dict[str, list[Callable[..., None]]] = {}
+        for event, function in functions.items():
+            self.on(event, function)
+
+    def on(self, event: str, function: Callable[..., None] | str) -> "FunctionHook":
+        """Add a function; those of one event are called in the order in which they were added."""
+        if event not in EVENTS:
+            raise ConfigError(f"{event}: no such event; the events are {', '.join(EVENTS)}.")
+        functions = self._functions.setdefault(event, [])
+        functions.append(_import(event, function) if isinstance(function, str) else function)
+
+        def call_all(*args: Any, **options: Any) -> None:
+            for each in functions:
+                each(*args, **options)
+
+        setattr(self, event, call_all)
+        return self
+
+
+def _import(event: str, path: str) -> Callable[..., None]:
+    module, _, name = path.rpartition(".")
+    try:
+        function: Callable[..., None] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{event}={path}: there is no such function ({error}).") from error
+    return function
