@@ -12,12 +12,14 @@ from launcher.errors import ConfigError
 from launcher.run.logs import prepare_streams
 from launcher.runs import (
     cancel,
+    compare,
     digest,
     evaluate,
     export,
     list_checkpoints,
     listing,
     logs,
+    plot,
     resume,
     retry,
     show,
@@ -28,7 +30,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = {
     "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export,
-    "cancel": cancel, "retry": retry,
+    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot,
     "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
 }  # fmt: skip
 

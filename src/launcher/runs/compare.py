@@ -1,80 +1,156 @@
-"""In which keys runs differ."""
+"""Compare runs: what differs in configuration, code and results."""
 
-from collections import defaultdict
+import argparse
+import json
+import math
+from collections.abc import Sequence
 
-from launcher.runs.find import StoredRun
+from rich.table import Table
+from rich.text import Text
 
-TAG = "run.tag"
+from launcher.errors import ConfigError
+from launcher.run.history import as_number
+from launcher.runs.differences import counts, is_group, not_counted, varying
+from launcher.runs.find import RUN_HELP, StoredRun, find_run
+from launcher.runs.format import Page, number, progress
+
+PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
+"""Where a run is stored, which is different for each."""
+Rows = dict[str, list[str | None]]
 
 
-def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
-    """For each run the keys that are not the same in all of them, with its values as one would type them.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
 
-    Keys of `run.not_identity` are left out: they cannot change the numbers.
 
-    Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
-    keys, only those are listed that also differ between runs of the same choice.
-    """
-    chosen = varying([run.choices for run in runs if run.choices])
-    ignored = not_counted(runs)
-    groups = {group for group in chosen if is_group(group) and counts(group, ignored)}
-    keys = {key for key in differing_keys(runs, groups) if counts(key, ignored)}
-    keys = without_targets(without_echoes(runs, keys))
-    return [
+def run(arguments: argparse.Namespace) -> int:
+    runs = [find_run(word, arguments.outputs) for word in arguments.runs]
+    if len({run.folder.path.resolve() for run in runs}) < 2:
+        raise ConfigError("give at least two different runs: compare RUN RUN.")
+    sections = {
+        "configuration": configuration(runs, counted=True),
+        "configuration that cannot change the numbers": configuration(runs, counted=False),
+        "code": code(runs),
+        "results": results(runs),
+    }
+    first = first_difference(runs)
+    if arguments.json:
+        print(json.dumps({"runs": [run.label for run in runs], **sections, "metrics": first}, indent=2))
+        return 0
+    page = Page()
+    for heading, rows in sections.items():
+        page.print(table(heading, rows, [run.label for run in runs]) if rows else Text(f"{heading}: the same"))
+        page.print()
+    for line in (*first, *diff_command(runs)):
+        page.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
+    """The options and keys that differ: those that can change a run's numbers, or the others."""
+    ignored = not_counted(list(runs))
+    chosen = [{group: option for group, option in run.choices.items() if is_group(group)} for run in runs]
+    rows: Rows = {}
+    for each in (chosen, [run.values for run in runs]):
+        for key in sorted(varying(each)):
+            if counts(key, ignored) == counted and not is_place(key):
+                rows[key] = [values.get(key) for values in each]
+    return rows
+
+
+def is_place(key: str) -> bool:
+    return any(key == place or key.startswith(f"{place}.") for place in PLACE_KEYS)
+
+
+def code(runs: Sequence[StoredRun]) -> Rows:
+    """What differs in commit, versions, strategy and ranks."""
+    described = [
         {
-            **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
-            **{key: run.values[key] for key in sorted(keys) if key in run.values},
+            "commit": commit(run),
+            **{name: str(version) for name, version in (run.record.get("versions") or {}).items()},
+            "strategy": str(run.record.get("strategy")),
+            "ranks": str(run.record.get("world_size")),
         }
         for run in runs
     ]
+    differing = varying(described)
+    return {key: [each.get(key) for each in described] for key in dict.fromkeys(described[0]) if key in differing} | {
+        key: [each.get(key) for each in described] for key in sorted(differing - described[0].keys())
+    }
 
 
-def is_group(name: str) -> bool:
-    """Whether a choice belongs to the experiment, not to Hydra."""
-    return "/" not in name and name != "hydra"
+def commit(run: StoredRun) -> str:
+    git = run.record.get("git") or {}
+    return f"{str(git.get('commit'))[:12]}{' + changes' if git.get('dirty') else ''}" if git else "unknown"
 
 
-def not_counted(runs: list[StoredRun]) -> set[str]:
-    """Keys that cannot change a run's numbers."""
-    return {"run", "paths", "hydra"}.union(*(run.config.get("run", {}).get("not_identity") or () for run in runs))
+def diff_command(runs: Sequence[StoredRun]) -> list[str]:
+    """The command that shows how the code of two runs differs, where both commits are known."""
+    commits = list(dict.fromkeys(str((run.record.get("git") or {}).get("commit") or "") for run in runs))
+    return [f"The code: git diff {commits[0][:12]} {commits[1][:12]}"] if len(commits) == 2 and all(commits) else []
 
 
-def counts(key: str, ignored: set[str]) -> bool:
-    """Whether a key can change a run's numbers, or distinguishes runs of one configuration."""
-    parts = key.split(".")
-    return key == TAG or not any(".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1))
+def results(runs: Sequence[StoredRun]) -> Rows:
+    """State, steps, time, and the best and newest value of each metric."""
+    rows: Rows = {
+        "state": [run.state for run in runs],
+        "step": [progress(run.record) for run in runs],
+        "seconds of training": [f"{run.history.seconds:.1f}" for run in runs],
+    }
+    for metric in sorted({str(run.best["metric"]) for run in runs if run.best}):
+        rows[f"best {metric}"] = [
+            f"{number(run.best['value'])} (step {run.best['step']})" if run.best.get("metric") == metric else None
+            for run in runs
+        ]
+    for metric in sorted({metric for run in runs for metric in run.metrics}):
+        rows[metric] = [number(run.metrics[metric].value) if metric in run.metrics else None for run in runs]
+    return rows
 
 
-def differing_keys(runs: list[StoredRun], groups: set[str]) -> set[str]:
-    """Keys that vary over all runs; under one of `groups`, over the runs of one choice."""
-    configured = [run for run in runs if run.values]
-    outside = [{k: v for k, v in run.values.items() if k.split(".")[0] not in groups} for run in configured]
-    keys = varying(outside)
-    for group in groups:
-        families: dict[str | None, list[dict[str, str]]] = defaultdict(list)
-        for run in configured:
-            within = {k: v for k, v in run.values.items() if k.startswith(f"{group}.")}
-            families[run.choices.get(group)].append(within)
-        for family in families.values():
-            keys |= varying(family)
-    return keys
+def first_difference(runs: Sequence[StoredRun]) -> list[str]:
+    """Where the loss and the validation metrics of each run part from those of the first."""
+    first, *others = runs
+    return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 
 
-def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
-    """Without keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
-    typed = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides} & keys
-    rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
-    listed = {rows[key] for key in typed}
-    return {key for key in keys if key in typed or rows[key] not in listed}
+def parting(first: StoredRun, second: StoredRun) -> str:
+    """At which step the logged numbers of two runs part. They are compared exactly."""
+    left, right = measured(first), measured(second)
+    shared = sorted(left.keys() & right.keys(), key=lambda place: place[0])
+    for place in shared:
+        before, after = left[place], right[place]
+        if before != after and not (math.isnan(before) and math.isnan(after)):
+            step, _, key = place
+            return f"the numbers part at step {step}: {key} {after!r} instead of {before!r}"
+    if not shared:
+        return "no number that can be compared was logged by both"
+    steps = len({step for step, _, _ in shared})
+    return f"loss and validation metrics are equal to the bit at all {steps} steps that both logged"
 
 
-def without_targets(keys: set[str]) -> set[str]:
-    """Without the `_target_` of a node whose other keys are listed."""
-    others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
-    return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
+def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
+    """Training loss and validation metrics by step, the step that the value is a mean from, and name: the training
+    loss is a mean since the line before, so it compares only where both runs logged that line too."""
+    values: dict[tuple[int, int | None, str], float] = {}
+    before = 0
+    for row in run.history.rows:
+        step = row.get("step")
+        if not isinstance(step, int):
+            continue
+        for key, written in row.items():
+            value = as_number(written)
+            if value is not None and (key == "train/loss" or key.startswith("val/")):
+                values[step, before if key == "train/loss" else None, key] = value
+        before = step if "train/loss" in row else before
+    return values
 
 
-def varying(rows: list[dict[str, str]]) -> set[str]:
-    """Keys whose value is not the same in all rows, or that not all rows have."""
-    keys = {key for row in rows for key in row}
-    return {key for key in keys if len({row.get(key) for row in rows}) > 1}
+def table(heading: str, rows: Rows, labels: Sequence[str]) -> Table:
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    result.add_column(heading, overflow="fold")
+    for label in labels:
+        result.add_column(label, overflow="fold")
+    for key, values in rows.items():
+        result.add_row(Text(key), *(Text("-" if value is None else value) for value in values))
+    return result

@@ -14,14 +14,17 @@ from launcher.config.messages import hint, nearest
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
+from launcher.run.history import History, sampled, sparkline
 from launcher.run.lock import is_held
 from launcher.run.record import read_record
+from launcher.runs.format import seconds_of
 from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
 from launcher.slurm.submission import job_note
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+CURVE_WIDTH = 10
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, or a folder"
 
@@ -118,6 +121,18 @@ class StoredRun:
     @cached_property
     def metrics(self) -> dict[str, Value]:
         return newest_metrics(self.folder.metrics_path)
+
+    @cached_property
+    def history(self) -> History:
+        """All that it has logged; a long run's file takes a second to read."""
+        starts = {attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts}
+        known = {number: seconds for number, seconds in starts.items() if number is not None and seconds is not None}
+        return History.of(self.folder, known)
+
+    @cached_property
+    def loss_curve(self) -> str:
+        """The training loss over the whole run as a row of bars."""
+        return sparkline(sampled(self.folder.metrics_path, "train/loss", CURVE_WIDTH), CURVE_WIDTH)
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""List runs as a table: state, step, loss, and the keys in which they differ.
+"""List runs as a table: state, step, loss and its curve, and the keys in which they differ.
 
 A run whose record says `running` although its process is gone, or `queued` although SLURM has no job of it, is
 listed as `stale`: the same command resumes it. SLURM's queue is asked once, for any number of runs.
@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from launcher.runs.compare import differences
+from launcher.run.history import BARS, encodable
+from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import StoredRun, ask_queue, find_runs
 from launcher.runs.format import Page, duration, number, progress, seconds_of
@@ -30,7 +32,7 @@ COLORS = {
     "queued": "cyan",
     "cancelled": "magenta",
 }
-COMFORTABLE, NARROWEST, SPARED_FIRST = 40, 12, 5
+COMFORTABLE, NARROWEST, SPARED_FIRST = 32, 12, 5
 """Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it COMFORTABLE room, the others
 only to give it NARROWEST."""
 
@@ -66,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"There are no runs in {arguments.outputs}{suffix}.", file=sys.stderr)
         return 0
     page = Page()
-    page.print(table(runs, time.time(), page.width if sys.stdout.isatty() else None, columns))
+    width = page.width if sys.stdout.isatty() else None
+    page.print(table(runs, time.time(), width, columns, arguments.sort or ""))
     return 0
 
 
@@ -83,23 +86,29 @@ class Column:
 def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
     """The columns to the right of `state`."""
     if keys:
-        return [Column(key, lambda run, key=key: number(value_of(run, key))) for key in keys]  # type: ignore[misc]
+        return [key_column(key) for key in keys]
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     (metric,) = metrics if len(metrics) == 1 else (None,)
     columns = [
         Column("step/max", lambda run: progress(run.record), spare=1),
-        Column("loss", lambda run: number(run.record.get("loss")), spare=2),
+        Column("train/loss", lambda run: number(run.record.get("loss")), spare=2),
         Column(f"best {metric}" if metric else "best", lambda run: best(run, named=len(metrics) > 1), spare=3),
-        Column("attempts", lambda run: str(len(run.attempts)), spare=6),
-        Column("age", lambda run: age(run, now), spare=5),
+        Column("attempts", lambda run: str(len(run.attempts)), spare=7),
+        Column("age", lambda run: age(run, now), spare=6),
     ]
+    if encodable(BARS, sys.stdout):
+        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=5, justify="left"))
     if any(run.job_id for run in runs):
         columns += [
             Column("job", lambda run: run.job_id or "-", spare=4, justify="left"),
-            Column("node", lambda run: run.node or "-", spare=7, justify="left"),
-            Column("waits for", lambda run: run.waits_for or "-", spare=8, justify="left"),
+            Column("node", lambda run: run.node or "-", spare=8, justify="left"),
+            Column("waits for", lambda run: run.waits_for or "-", spare=9, justify="left"),
         ]
     return columns
+
+
+def key_column(key: str) -> Column:
+    return Column(key, lambda run: number(value_of(run, key)))
 
 
 def best(run: StoredRun, named: bool) -> str:
@@ -107,19 +116,31 @@ def best(run: StoredRun, named: bool) -> str:
     return f"{value} ({run.best.get('metric')})" if named and run.best else value
 
 
-def table(runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = ()) -> Table:
-    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is cut to fit."""
-    differing = [" ".join(f"{key}={value}" for key, value in row.items()) for row in differences(runs)]
+def table(
+    runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = (), sorted_by: str = ""
+) -> Table:
+    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is cut to fit.
+
+    Args:
+        keys: the columns after `state`; none: the usual ones.
+        sorted_by: a metric gets a column of its own.
+    """
+    rows = differences(runs)
+    differing, short = typed(rows), typed(shortened(rows))
     always = [
         Column("name", lambda run: run.name, justify="left"),
         Column("id", lambda run: run.id, justify="left"),
         Column("state", lambda run: run.state, justify="left"),
     ]
     columns = [*always, *columns_of(runs, now, keys)]
+    if sorted_by not in {column.heading for column in columns} and any(sorted_by in run.metrics for run in runs):
+        columns.append(key_column(sorted_by))
     shows_differences = any(differing)
     if width is not None:
-        columns, room = fitting(columns, runs, width, longest=max(map(len, differing)))
+        columns, room = fitting(columns, runs, width, longest=max(map(len, short)))
         shows_differences = shows_differences and room >= NARROWEST
+        if max(map(len, differing)) > room:
+            differing = short
     result = Table(box=None, pad_edge=False, header_style="bold", expand=width is not None and shows_differences)
     for column in columns[:2]:
         result.add_column(column.heading, no_wrap=True, overflow="ellipsis")
@@ -132,6 +153,18 @@ def table(runs: list[StoredRun], now: float, width: int | None = None, keys: Seq
         cells[2].style = COLORS.get(run.state, "")
         result.add_row(*cells[:2], *([Text(differs)] if shows_differences else []), *cells[2:])
     return result
+
+
+def typed(rows: Sequence[dict[str, str]]) -> list[str]:
+    return [" ".join(f"{key}={value}" for key, value in row.items()) for row in rows]
+
+
+def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Keys by their last part, where no other key has the same: `lr` for `optimizer.lr`."""
+    last = {key: key.rpartition(".")[2] for row in rows for key in row}
+    count = Counter(last.values())
+    names = {key: end if count[end] == 1 else key for key, end in last.items()}
+    return [{names[key]: value for key, value in row.items()} for row in rows]
 
 
 def fitting(columns: list[Column], runs: Sequence[StoredRun], width: int, longest: int) -> tuple[list[Column], int]:

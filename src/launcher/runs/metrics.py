@@ -1,9 +1,10 @@
 """The newest value of each metric, read from the end of metrics.jsonl."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from launcher.run.history import parsed
 
 TAIL_BYTES = 1 << 20
 
@@ -33,12 +34,4 @@ def last_lines(path: Path, max_bytes: int = TAIL_BYTES) -> list[dict[str, Any]]:
             lines = file.read().splitlines()[1 if start else 0 :]
     except FileNotFoundError:
         return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    return list(parsed(lines))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from launcher.runs.compare import is_group
+from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, StoredRun, find_run
 from launcher.runs.format import Page, best, duration, local_time, number, progress, seconds_of, size
 

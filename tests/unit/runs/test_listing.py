@@ -42,7 +42,8 @@ def test_the_table(runs, sweep):
     code, output, _ = runs()
     heading, *lines = rows(output)
     assert code == 0
-    assert heading == ["name", "id", "differs in", "state", "step/max", "loss", "best val/loss", "attempts", "age"]
+    headings = ["name", "id", "differs in", "state", "step/max", "train/loss", "curve", "best val/loss"]
+    assert heading == [*headings, "attempts", "age"]
     assert [line[:4] for line in lines] == [
         ["gpt", "aaaa0001", "model=gpt model.dim=64 optimizer.lr=0.001 seed=0", "completed"],
         ["gpt", "aaaa0002", "model=gpt model.dim=128 optimizer.lr=0.001 seed=1", "stale"],
@@ -85,6 +86,7 @@ def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
         console.print(table(runs, time.time(), width))
     lines = capture.get().splitlines()
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
+    assert (" dim=" in lines[2]) == (width in (60, 80, 100, 120)), "where there is little room, keys are short"
     assert ("differs in" in lines[0]) == (width >= 40) and ("best val/loss" in lines[0]) == (width >= 80)
     if width == 200:
         assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
@@ -96,6 +98,24 @@ def test_columns_and_order(runs, sweep):
     assert code == 0 and heading == ["name", "id", "differs in", "state", "seed", "model.dim"]
     assert lines[0][1] == "aaaa0002" and lines[0][4:] == ["1", "128"]
     assert runs("--columns", "sed") == (2, "", "'--columns=sed': no run has this key; did you mean seed?\n")
+
+
+def write_metrics(folder, rows):
+    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_loss_of_a_run_is_drawn_small(runs, make_run):
+    losses = [4.0, 3.0, 2.0, 1.5, 1.0]
+    write_metrics(make_run("gpt", "aaaa0001"), [{"step": n, "train/loss": loss} for n, loss in enumerate(losses)])
+    assert "█▆▃▂▁" in runs()[1]
+
+
+def test_the_metric_by_which_runs_are_sorted_is_shown(runs, make_run):
+    for number, loss in enumerate((0.5, 0.25)):
+        write_metrics(make_run("gpt", f"aaaa000{number}", loss=1.0), [{"step": 1, "val/loss": loss}])
+    heading, *lines = rows(runs("--sort", "val/loss")[1])
+    assert heading[-1] == "val/loss" and [line[-1] for line in lines] == ["0.25", "0.5"]
+    assert "val/loss" not in runs("--sort", "state")[1]
 
 
 def test_each_best_names_its_metric_where_they_are_several(runs, make_run):

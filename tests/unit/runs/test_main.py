@@ -11,8 +11,7 @@ from launcher.runs.__main__ import VERBS
     [
         (
             ["shwo", "gpt"],
-            "'shwo': is not a verb; the verbs are list, show, logs, resume, evaluate, export, cancel, retry, "
-            "list-checkpoints, verify, digest; did you mean show?\n",
+            f"'shwo': is not a verb; the verbs are {', '.join(VERBS)}; did you mean show?\n",
         ),
         (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
         (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),

@@ -1,0 +1,80 @@
+"""In which keys runs differ."""
+
+from collections import defaultdict
+
+from launcher.runs.find import StoredRun
+
+TAG = "run.tag"
+
+
+def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
+    """For each run the keys that are not the same in all of them, with its values as one would type them.
+
+    Keys of `run.not_identity` are left out: they cannot change the numbers.
+
+    Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
+    keys, only those are listed that also differ between runs of the same choice.
+    """
+    chosen = varying([run.choices for run in runs if run.choices])
+    ignored = not_counted(runs)
+    groups = {group for group in chosen if is_group(group) and counts(group, ignored)}
+    keys = {key for key in differing_keys(runs, groups) if counts(key, ignored)}
+    keys = without_targets(without_echoes(runs, keys))
+    return [
+        {
+            **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
+            **{key: run.values[key] for key in sorted(keys) if key in run.values},
+        }
+        for run in runs
+    ]
+
+
+def is_group(name: str) -> bool:
+    """Whether a choice belongs to the experiment, not to Hydra."""
+    return "/" not in name and name != "hydra"
+
+
+def not_counted(runs: list[StoredRun]) -> set[str]:
+    """Keys that cannot change a run's numbers."""
+    return {"run", "paths", "hydra"}.union(*(run.config.get("run", {}).get("not_identity") or () for run in runs))
+
+
+def counts(key: str, ignored: set[str]) -> bool:
+    """Whether a key can change a run's numbers, or distinguishes runs of one configuration."""
+    parts = key.split(".")
+    return key == TAG or not any(".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1))
+
+
+def differing_keys(runs: list[StoredRun], groups: set[str]) -> set[str]:
+    """Keys that vary over all runs; under one of `groups`, over the runs of one choice."""
+    configured = [run for run in runs if run.values]
+    outside = [{k: v for k, v in run.values.items() if k.split(".")[0] not in groups} for run in configured]
+    keys = varying(outside)
+    for group in groups:
+        families: dict[str | None, list[dict[str, str]]] = defaultdict(list)
+        for run in configured:
+            within = {k: v for k, v in run.values.items() if k.startswith(f"{group}.")}
+            families[run.choices.get(group)].append(within)
+        for family in families.values():
+            keys |= varying(family)
+    return keys
+
+
+def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
+    """Without keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
+    typed = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides} & keys
+    rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
+    listed = {rows[key] for key in typed}
+    return {key for key in keys if key in typed or rows[key] not in listed}
+
+
+def without_targets(keys: set[str]) -> set[str]:
+    """Without the `_target_` of a node whose other keys are listed."""
+    others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
+    return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
+
+
+def varying(rows: list[dict[str, str]]) -> set[str]:
+    """Keys whose value is not the same in all rows, or that not all rows have."""
+    keys = {key for row in rows for key in row}
+    return {key for key in keys if len({row.get(key) for row in rows}) > 1}

@@ -1,0 +1,185 @@
+"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts dotted."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.run.history import Curve, is_wide
+from launcher.runs.differences import differences
+from launcher.runs.find import RUN_HELP, StoredRun
+from launcher.runs.rerun import selected
+
+LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
+MOST_POINTS = 4000
+MOST_LABELS = 12
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+"""Okabe and Ito's, which colour-blind people can tell apart."""
+STYLE = {
+    "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#9aa2ab",
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e8eaed", "axes.labelcolor": "#40474f",
+    "xtick.color": "#6a737d", "ytick.color": "#6a737d", "axes.titlesize": 10.5, "axes.titlelocation": "left",
+    "lines.linewidth": 1.5, "legend.frameon": False, "figure.facecolor": "white",
+}  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2")
+    parser.add_argument(
+        "--metric", metavar="KEY,KEY", default=LOSS, help="a panel for each (default: train/loss with val/loss)"
+    )
+    parser.add_argument("--against", choices=("step", "time", "samples"), default="step", help="the axis")
+    parser.add_argument(
+        "--smoothing", type=float, default=0.9, metavar="W", help="from 0 (none) to below 1 (default: 0.9)"
+    )
+    parser.add_argument("--log", action="store_true", help="a logarithmic axis; used anyway for values of all sizes")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf (default: plot.png in the run's folder)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 0 <= arguments.smoothing < 1:
+        raise ConfigError(f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1.")
+    named = [run for word in arguments.runs for run in selected(word, arguments.outputs)]
+    runs = list({run.folder.path.resolve(): run for run in named}.values())
+    metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
+    check_metrics(runs, metrics)
+    output = arguments.output or (runs[0].folder.path if len(runs) == 1 else arguments.outputs) / "plot.png"
+    figure = draw(runs, metrics, axis_of(runs, arguments.against, arguments.smoothing), arguments.log)
+    check_suffix(figure, output)
+    try:
+        figure.savefig(output, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
+    print(output)
+    return 0
+
+
+def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
+    """
+    Raises:
+        ConfigError: no run has logged one of them.
+    """
+    known = sorted({metric for run in runs for metric in run.history.metrics})
+    if not known:
+        raise ConfigError(f"{', '.join(run.label for run in runs[:8])}: nothing has been logged yet.")
+    unknown = [metric for metric in metrics if metric not in known]
+    if unknown:
+        raise ConfigError(*(f"'--metric={key}': no run has logged this{hint(key, known)}" for key in unknown))
+
+
+def check_suffix(figure: Any, output: Path) -> None:
+    """
+    Raises:
+        ConfigError: matplotlib writes no such file.
+    """
+    formats = figure.canvas.get_supported_filetypes()
+    if output.suffix[1:].lower() not in formats:
+        raise ConfigError(f"--output={output}: the name should end in .png, .svg or .pdf.")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What curves are drawn against, in which unit, and how values are smoothed."""
+
+    against: str
+    unit: str
+    scale: float
+    smoothing: float
+
+    def curve(self, run: StoredRun, metric: str) -> Curve:
+        curve = run.history.curve(metric, self.against)
+        return Curve([x / self.scale for x in curve.x], curve.y)
+
+
+def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float) -> Axis:
+    """The axis; time in the largest unit in which the longest run takes at least two."""
+    if against != "time":
+        return Axis(against, against, 1.0, smoothing)
+    longest = max(run.history.seconds for run in runs)
+    units = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
+    unit, scale = next(((unit, size) for unit, size in units if longest >= 2 * size), ("seconds", 1.0))
+    return Axis(against, f"time ({unit})", scale, smoothing)
+
+
+def draw(runs: Sequence[StoredRun], metrics: Sequence[str], axis: Axis, log: bool = False) -> Any:
+    """A figure with a panel for each metric, and in it a curve of each run.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("plot needs matplotlib: pip install 'torch-launcher[pictures]'.") from error
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(9, 4.2 * len(metrics)), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
+        for panel, metric in zip(panels, metrics, strict=True):
+            draw_panel(panel, runs, metric, axis, log)
+        if len(runs) == 1:
+            figure.suptitle(plain_text(runs[0].label), fontsize=9, color="#6a737d")
+        else:
+            panels[0].legend(fontsize=8)
+    return figure
+
+
+def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
+    """One metric of all runs. The training loss has the validation loss beside it."""
+    dots = "val/loss" if metric == LOSS else None
+    names = [metric, dots] if dots else [metric]
+    values = [value for run in runs for name in names for value in axis.curve(run, name).y if math.isfinite(value)]
+    is_log = log or is_wide(values)
+    for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
+        draw_curve(panel, axis.curve(run, metric), metric, axis.smoothing, is_log, {"color": color, "label": label})
+        if dots:
+            points = axis.curve(run, dots)
+            panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
+        for place in run.history.restarts(axis.against):
+            panel.axvline(place / axis.scale, color=color, ls=":", lw=1)
+    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
+    panel.set_xlabel(axis.unit)
+    if is_log:
+        panel.set_yscale("log", nonpositive="mask")
+
+
+def draw_curve(panel: Any, curve: Curve, metric: str, smoothing: float, log: bool, style: dict[str, Any]) -> None:
+    """Training values smoothed over the raw ones; validation as dots on a line; a schedule or a time as it is."""
+    if metric.startswith(VALIDATION):
+        panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
+        return
+    weight = smoothing if metric.startswith(TRAINING) and not metric.startswith(EXACT) else 0.0
+    shown, raw = curve.smoothed(weight, log).thinned(MOST_POINTS), curve.thinned(MOST_POINTS)
+    panel.plot(shown.x, shown.y, **style)
+    if weight:
+        panel.plot(raw.x, raw.y, color=style["color"], alpha=0.22, lw=0.8)
+
+
+def title_of_loss(runs: Sequence[StoredRun]) -> str:
+    has_validation = any("val/loss" in run.history.metrics for run in runs)
+    return "loss (line: train, dots: val)" if has_validation else LOSS
+
+
+def labels_of(runs: Sequence[StoredRun]) -> list[str]:
+    """The id and the keys that differ; of many runs, only the first are labelled."""
+    rows = differences(list(runs))
+    labels = [" ".join([run.id, *(f"{k}={v}" for k, v in row.items())]) for run, row in zip(runs, rows, strict=True)]
+    more = len(labels) - MOST_LABELS
+    kept = [plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MOST_LABELS]]
+    if more > 0:
+        kept[-1] += f" (and {more} more)"
+    return kept + ["_nolegend_"] * max(0, more)
+
+
+def plain_text(text: str) -> str:
+    """For matplotlib, which takes what is between dollars for a formula, and hides a label that begins with `_`."""
+    return text.replace("$", r"\$").lstrip("_") or "run"

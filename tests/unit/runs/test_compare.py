@@ -1,0 +1,77 @@
+"""What differs between runs."""
+
+import json
+
+import pytest
+
+CONFIG = {
+    "optimizer": {"lr": 0.1},
+    "model": {"dim": 8},
+    "hooks": {"logging": {"interval": 10}},
+    "run": {"id": "x", "not_identity": ["hooks.logging", "device"]},
+    "device": "cpu",
+}
+
+
+def lines(folder, rows):
+    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def row(step, **values):
+    return {"step": step, "time": float(step), "attempt": 1, **{key.replace("_", "/"): v for key, v in values.items()}}
+
+
+@pytest.fixture
+def pair(make_run):
+    """Two runs of other learning rates, which part at step 20."""
+    best = {"metric": "val/loss", "value": 0.5, "step": 20}
+    first = make_run("gpt", "aaaa0001", config=CONFIG, choices={"model": "gpt"}, best=best)
+    other = {**CONFIG, "optimizer": {"lr": 0.2}, "device": "cuda"}
+    second = make_run("gpt", "aaaa0002", config=other, choices={"model": "gpt"}, state="failed", step=7)
+    lines(first, [row(10, train_loss=1.0), row(20, train_loss=0.9, val_loss=0.5)])
+    lines(second, [row(10, train_loss=1.0), row(20, train_loss=0.9, val_loss=0.5000001)])
+    return first, second
+
+
+def test_configuration_code_and_results(runs, pair):
+    path = pair[1].record_path
+    record = json.loads(path.read_text())
+    record["versions"]["torch"], record["git"] = "1.0", {"commit": "b" * 40, "dirty": True}
+    path.write_text(json.dumps(record))
+    code, output, _ = runs("compare", "aaaa0001", "aaaa0002", "--json")
+    compared = json.loads(output)
+    assert code == 0 and compared["runs"] == ["gpt/aaaa0001", "gpt/aaaa0002"]
+    assert compared["configuration"] == {"optimizer.lr": ["0.1", "0.2"]}
+    assert compared["configuration that cannot change the numbers"] == {"device": ["cpu", "cuda"]}
+    assert compared["code"]["torch"][1] == "1.0" and compared["code"]["commit"][1] == "bbbbbbbbbbbb + changes"
+    assert compared["results"]["state"] == ["completed", "failed"] and compared["results"]["step"] == ["10/10", "7/10"]
+    assert compared["results"]["best val/loss"] == ["0.5 (step 20)", None]
+    assert compared["metrics"] == [
+        "gpt/aaaa0002 against gpt/aaaa0001: the numbers part at step 20: val/loss 0.5000001 instead of 0.5"
+    ]
+
+
+def test_as_a_person_reads_it(runs, pair):
+    code, output, _ = runs("compare", "aaaa0001", "aaaa0002")
+    assert code == 0 and "optimizer.lr   0.1           0.2" in output and "code: the same" in output
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        ([row(10, train_loss=1.0), row(20, train_loss=0.9)], "are equal to the bit at all 2 steps that both logged"),
+        ([row(10, train_loss="nan")], "the numbers part at step 10: train/loss nan instead of 1.0"),
+        ([row(5, train_loss=2.0), row(10, train_loss=1.5)], "no number that can be compared was logged by both"),
+        ([], "no number that can be compared was logged by both"),
+    ],
+)
+def test_where_the_numbers_part(runs, pair, second, sentence):
+    """A training loss is a mean since the line before: other intervals cannot be compared."""
+    lines(pair[1], second)
+    assert sentence in runs("compare", "aaaa0001", "aaaa0002")[1]
+
+
+def test_one_run_is_nothing_to_compare(runs, pair):
+    for words in (["aaaa0001"], ["aaaa0001", "gpt/aaaa0001"]):
+        code, output, error = runs("compare", *words)
+        assert (code, output) == (2, "") and error == "give at least two different runs: compare RUN RUN.\n"

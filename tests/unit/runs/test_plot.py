@@ -1,0 +1,95 @@
+"""Pictures of runs by matplotlib."""
+
+import json
+import sys
+
+import pytest
+
+from launcher.runs.find import find_runs
+from launcher.runs.plot import axis_of, draw
+
+
+@pytest.fixture
+def pair(make_run):
+    """Two runs of other learning rates; the second was resumed at step 20."""
+    for number, lr in enumerate((0.1, 0.2)):
+        folder = make_run("gpt", f"aaaa000{number}", config={"optimizer": {"lr": lr}, "model": {"name": "$a_b$"}})
+        rows = [{"step": 0, "time": 0.0, "attempt": 1, "samples": 0, "val/loss": 4.0}]
+        for step in range(10, 50, 10):
+            attempt = 2 if number and step > 20 else 1
+            rows.append(
+                {"step": step, "time": float(step), "attempt": attempt, "samples": 8 * step, "train/loss": 9.0 / step}
+            )
+        rows[3]["train/loss"] = "nan"
+        folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def panel(outputs, metric="train/loss", against="step", smoothing=0.9, log=False):
+    runs = find_runs(outputs)
+    (drawn,) = draw(runs, [metric], axis_of(runs, against, smoothing), log).axes
+    return drawn
+
+
+def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
+    code, output, error = runs("plot", "aaaa0000")
+    assert (code, error) == (0, "") and output == f"{outputs}/gpt/aaaa0000/plot.png\n"
+    assert (outputs / "gpt/aaaa0000/plot.png").read_bytes().startswith(b"\x89PNG")
+    code, output, _ = runs("plot", "optimizer.lr>0", "aaaa0001", "--against", "time", "--metric", "val/loss,train/loss")
+    assert code == 0 and output == f"{outputs}/plot.png\n"
+    assert runs("plot", "gpt/aaaa0001", "-o", tmp_path / "a.svg")[0] == 0
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_what_is_drawn(pair, outputs):
+    drawn = panel(outputs)
+    labels = [text.get_text() for text in drawn.get_legend().get_texts()]
+    assert labels == ["aaaa0000 optimizer.lr=0.1", "aaaa0001 optimizer.lr=0.2"]
+    smooth, raw, dots, *second = drawn.lines
+    assert list(smooth.get_xdata()) == [10, 20, 40], "without the value that is not a number"
+    assert len(raw.get_xdata()) == 4 and raw.get_alpha() < 0.5
+    assert (dots.get_linestyle(), dots.get_marker(), list(dots.get_ydata())) == ("None", "o", [4.0])
+    restart = second[-1]
+    assert restart.get_linestyle() == ":" and list(restart.get_xdata()) == [20, 20]
+    assert drawn.get_xlabel() == "step" and drawn.get_yscale() == "linear"
+
+
+def test_smoothing_can_be_left_out(pair, outputs):
+    smooth, dots, *_ = panel(outputs, smoothing=0.0).lines
+    assert list(smooth.get_ydata()) == [0.9, 0.45, 0.225] and dots.get_marker() == "o"
+
+
+@pytest.mark.parametrize(("against", "last", "label"), [("time", 40, "time (seconds)"), ("samples", 320, "samples")])
+def test_the_axis(pair, outputs, against, last, label):
+    drawn = panel(outputs, against=against, log=True)
+    assert drawn.lines[0].get_xdata()[-1] == last and drawn.get_xlabel() == label and drawn.get_yscale() == "log"
+
+
+def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
+    for number in range(20):
+        folder = make_run("gpt", f"{number:08x}", config={"seed": number})
+        folder.metrics_path.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1e-9}\n')
+    drawn = panel(outputs, smoothing=0.0)
+    labels = [text.get_text() for text in drawn.get_legend().get_texts()]
+    assert len(labels) == 12 and labels[-1].endswith("(and 8 more)")
+    assert sum(len(line.get_xdata()) == 2 for line in drawn.lines) == 20
+    assert drawn.get_yscale() == "log", "values of all sizes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["gpt/aaaa0000", "--metric", "val/los"], "'--metric=val/los': no run has logged this; did you mean val/loss?"),
+        (["gpt/aaaa0000", "--smoothing", "1"], "--smoothing=1: should be a number from 0 to below 1."),
+        (["gpt/aaaa0000", "-o", "a.txt"], "--output=a.txt: the name should end in .png, .svg or .pdf."),
+        (["gpt/aaaa0000", "-o", "/no/a.png"], "--output=/no/a.png: cannot be written (No such file or directory)."),
+        (["empty"], "empty/bbbb0000: nothing has been logged yet."),
+    ],
+)
+def test_a_bad_command_is_a_sentence(runs, pair, make_run, arguments, sentence):
+    make_run("empty", "bbbb0000")
+    assert runs("plot", *arguments) == (2, "", sentence + "\n")
+
+
+def test_without_matplotlib_the_way_to_get_it_is_named(runs, pair, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert runs("plot", "aaaa0000")[2] == "plot needs matplotlib: pip install 'torch-launcher[pictures]'.\n"
