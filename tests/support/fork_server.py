@@ -1,6 +1,6 @@
 """A process that has imported torch and forks one that is like a new `python ...` for each request.
 
-An interpreter that imports torch and scikit-learn costs 3 CPU-seconds, a fork 0.05. No module of launcher is imported
+An interpreter that imports torch costs 2.5 CPU-seconds, a fork 0.05. No module of launcher is imported
 here, and no thread is started, so the child is as new as an interpreter's. It ends as one does, too: it leaves the
 loop below and runs off the end of this file, with its own exit code, traceback and atexit functions.
 
@@ -28,7 +28,6 @@ PRELOADED = (
     "numpy",
     "rich.progress",
     "safetensors.torch",
-    "sklearn.datasets",
     "torch",
     "xxhash",
     "yaml",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from launcher import BaseHook
+from launcher.data.digits import load_digits
 
 
 class Interrupter(BaseHook):
@@ -70,11 +71,7 @@ class Stalling(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Digits from a source that hangs once, for as long as a file exists."""
 
     def __init__(self, while_exists: str, at: int):
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        self.x = torch.tensor(digits.data, dtype=torch.float32) / 16
-        self.y = torch.tensor(digits.target)
+        self.x, self.y = map(torch.from_numpy, load_digits())
         self.while_exists, self.at = while_exists, at
         self.count = 0
 

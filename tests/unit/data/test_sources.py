@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from launcher.data.custom import CustomData
-from launcher.data.digits import DigitsData
+from launcher.data.digits import DigitsData, load_digits
 from launcher.data.files import find_files, hold_out
 from launcher.data.synthetic import SyntheticData
 from launcher.data.text import TextData, standard_library
@@ -40,10 +40,14 @@ def corpus(tmp_path):
     return tmp_path
 
 
-def test_sources_do_not_import_torch():
-    """So that a missing file is told of at once."""
-    names = "text, tokens, digits, synthetic, custom"
-    code = f"import sys; import launcher.data; from launcher.data import {names}; sys.exit('torch' in sys.modules)"
+def test_sources_import_nothing_heavy():
+    """So that a missing file is reported at once."""
+    code = """
+import sys
+from launcher.data import text, tokens, digits, synthetic, custom
+assert len(digits.DigitsData(batch_size=1).train_dataset())
+sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
+"""
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -236,7 +240,6 @@ def test_bad_token_files_are_sentences(token_files, options, message):
 
 
 def test_digits():
-    pytest.importorskip("sklearn")
     source = DigitsData(batch_size=32)
     train, val = source.train_dataset(), source.val_dataset()
     assert (len(train), len(val)) == (1438, 359)
@@ -244,6 +247,14 @@ def test_digits():
     assert inputs.shape == (5, 64) and inputs.dtype == torch.float32 and 0 <= inputs.min() < inputs.max() <= 1
     assert targets.tolist() == [0, 1, 2, 3, 5] and val.targets[0] == 4
     assert set(val.targets.tolist()) == set(range(10))
+
+
+def test_digits_are_those_of_scikit_learn(monkeypatch):
+    from_file = load_digits()
+    monkeypatch.setattr(Path, "is_file", lambda path: False)  # a version that keeps them elsewhere
+    from_package = load_digits()
+    for ours, expected in zip(from_file, from_package, strict=True):
+        assert ours.dtype == expected.dtype and np.array_equal(ours, expected)
 
 
 def test_digits_without_scikit_learn(monkeypatch):
