@@ -56,11 +56,15 @@ class CheckpointStore:
         later does not write into its successor's.
 
         Raises:
-            OSError: it cannot be created, for instance because the run's folder was removed.
+            OSError: it cannot be created.
         """
         if not self.root.is_dir():
+            self.check_lock()  # stops a run whose whole folder was removed
             if self._begun:
-                raise FileNotFoundError(f"{self.root} was removed while the run was training")
+                self.logger.warning(
+                    "%s was removed while the run was training, and with it the run's earlier checkpoints. It is created again.",
+                    self.root,
+                )
             self.root.mkdir(parents=True)
             fsync_folder(self.root.parent)
         self._begun += 1

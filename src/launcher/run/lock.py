@@ -109,6 +109,7 @@ class RunLock:
         self.on_lost = on_lost
         self.holder: Holder | None = None  # this process, while it holds the lock
         self._attempts_before = 0
+        self._has_record = False  # run.json was seen while this process held the lock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -168,12 +169,16 @@ class RunLock:
             LockLost: the run is not this process's any more, and `on_lost` has returned.
         """
         holder = self.holder
-        if holder is None or self.is_held() or (not os.path.lexists(self.path) and self._put_back(holder)):
+        if holder is None:
             return
-        reason = (
-            f"run.dir='{self.folder.path}': this process ({holder}) has lost the run's lock to "
-            f"{read_holder(self.path) or 'another process'}; it stops, and writes nothing more."
-        )
+        was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
+        self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
+        if self.is_held() or (not was_removed and not os.path.lexists(self.path) and self._put_back(holder)):
+            return
+        cause = f"this process ({holder}) has lost the run's lock to {read_holder(self.path) or 'another process'}"
+        if was_removed and not os.path.lexists(self.path):
+            cause = f"the run's folder was removed while this process ({holder}) was on it"
+        reason = f"run.dir='{self.folder.path}': {cause}; it stops, and writes nothing more."
         if self.on_lost is not None:
             self.on_lost(reason)
         raise LockLost(reason)

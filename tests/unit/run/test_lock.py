@@ -294,7 +294,7 @@ def test_a_removed_lock_is_put_back(folder):
         assert lock.is_held() and leftovers(folder) == ["run.lock"]
 
 
-@pytest.mark.parametrize("how", ["another attempt", "the folder is gone"])
+@pytest.mark.parametrize("how", ["another attempt", "the folder is gone", "only folders are left"])
 def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, monkeypatch):
     lock = RunLock(folder, sleep=never)
     lock.acquire()
@@ -305,8 +305,12 @@ def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, 
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", os.getppid)
             begin(folder)
-    else:
+    elif how == "the folder is gone":
         shutil.rmtree(folder.path)
+    else:  # a checkpoint was being written when `rm -r` came by
+        lock.check()
+        folder.lock_path.unlink()
+        folder.record_path.unlink()
     before = folder.record_path.read_bytes() if folder.record_path.exists() else None
     with pytest.raises(LockLost):
         record.progress(5, force=True)
