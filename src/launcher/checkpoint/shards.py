@@ -1,9 +1,9 @@
-"""Tensors on disk: one file a rank in the safetensors format, and a reader over all of them.
+"""Tensors on disk: one file per rank in the safetensors format, and a reader over all of them.
 
 The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
-library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library so that
-the bytes go from the kept host buffers to the disk once, hashed on the way. A part of a tensor that is sharded over
-ranks has its position in the full tensor in the header's metadata.
+library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library, so
+that the bytes go straight from the host buffers to the disk and are hashed on the way. For a tensor that is sharded
+over ranks, the header's metadata has the position of each piece in the full tensor.
 """
 
 import json
@@ -35,7 +35,7 @@ DTYPES = {
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
 OTHER_DTYPES = "launcher.dtypes"
-"""Names of dtypes that safetensors does not have: such a tensor is stored as bytes, in one more dimension."""
+"""The dtypes that safetensors does not have. Such a tensor is stored as bytes, with one more dimension."""
 READERS = 4
 """Concurrent reading threads: enough to keep a disk busy while other bytes are hashed."""
 
@@ -46,7 +46,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
-    """Why a tensor cannot be in a checkpoint, as a noun; None: it can."""
+    """The property of a tensor that a checkpoint does not support, as a noun; None if it can be stored."""
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
     if tensor.dtype in DTYPES:
@@ -67,7 +67,7 @@ def write_tensors(
     """Write CPU tensors.
 
     Args:
-        parts: for those that are a piece of a sharded tensor, where they lie.
+        parts: the positions of those that are pieces of sharded tensors.
         advanced: see `write_file`.
     Raises:
         OSError: see `write_file`.
@@ -101,19 +101,19 @@ def write_tensors(
 class _Piece:
     file: Path
     start: int
-    """Of its bytes in the file."""
+    """Position of its first byte in the file."""
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: tuple[int, ...]
     checksum: str | None = None
-    """To be compared when it is read; None: nobody knows."""
+    """Compared when it is read; None: unknown."""
 
 
 def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
     """The header of a safetensors file and where its data start.
 
     Args:
-        checksum: what the header must have; None: it is unknown.
+        checksum: of the header; None: unknown.
     Raises:
         CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors file of this size.
     """
@@ -160,12 +160,12 @@ def _entry_fault(entry: Any, num_bytes: int) -> str | None:
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or whole; each is read straight into its place.
+    """All tensors of some safetensors files, sharded or whole. Each is read straight into its target.
 
     Args:
-        entries: by file name, what a manifest says of the files: what is read is compared with it on the way.
+        entries: the manifest's entries by file name; what is read is compared with their checksums.
     Raises:
-        CorruptCheckpoint: what was read is not what was written; also by the methods.
+        CorruptCheckpoint: a checksum differs; the methods raise it too.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class ShardReader:
 
     @contextmanager
     def concurrent_reads(self) -> Iterator[None]:
-        """What is read in here is read side by side, and has its values once this is left."""
+        """Reads inside this context run concurrently; their targets have their values when it ends."""
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:
                 yield
@@ -227,11 +227,11 @@ class ShardReader:
                 self._pool, self._reads = None, []
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box or run (see `Part`) of the whole that begins at `offset` (the origin by default)."""
+        """Fill `target`, which is the box or run (see `Part`) of the whole tensor at `offset` (default: the origin)."""
         target = target.detach()
         offset = offset or (0,) * target.dim()
         whole, pieces = self._shapes[name], self._pieces[name]
-        if any(len(piece.offset) != len(offset) for piece in pieces):  # boxes here, runs there
+        if any(len(piece.offset) != len(offset) for piece in pieces):  # one is a box, the other a run
             start = _run_start(whole, tuple(target.shape), offset)
             runs = [_as_run(piece, whole) for piece in pieces]
             if start is None or None in runs or not target.is_contiguous():
@@ -250,7 +250,7 @@ class ShardReader:
         _expect(name, filled, target)
 
     def _now(self, name: str) -> torch.Tensor:
-        """The whole tensor, not to be waited for."""
+        """The whole tensor, read in this thread."""
         whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
         filled = 0
         for piece in self._pieces[name]:
@@ -274,7 +274,7 @@ class ShardReader:
             raise CorruptCheckpoint(piece.file.parent.name, changed(piece.file.name))
 
     def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
-        """Copy what a piece and the target's box share; returns the number of values."""
+        """Copy the overlap of a piece and the target's box; returns its number of values."""
         low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
         high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
         if any(h <= lo for lo, h in zip(low, high, strict=True)):
@@ -287,7 +287,7 @@ class ShardReader:
         return source.numel()
 
     def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
-        """Rows are contiguous on disk: those wanted are read alone, but for a checksum, which is of all of them."""
+        """Rows are contiguous on disk, so only these are read; with a checksum the whole piece is, to verify it."""
         if piece.checksum is not None:
             whole = torch.empty(piece.shape, dtype=piece.dtype)
             self._read_whole(piece, whole)
@@ -304,7 +304,7 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
 
 
 def _run_start(whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]) -> int | None:
-    """Where a run begins among the whole's values, or a box that is a number of whole rows; None for other boxes."""
+    """The position of a run, or of a box of whole rows, among the whole tensor's values; None for other boxes."""
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
@@ -316,7 +316,7 @@ def _as_run(piece: _Piece, whole: tuple[int, ...]) -> _Piece | None:
 
 
 def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:
-    """The values of `target`'s box or run."""
+    """The part of the whole tensor that is `target`'s box or run."""
     if len(offset) != whole.dim():
         return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
     return whole[tuple(slice(start, start + n) for start, n in zip(offset, target.shape, strict=True))]

@@ -62,7 +62,8 @@ class CheckpointStore:
             self.check_lock()  # stops a run whose whole folder was removed
             if self._begun:
                 self.logger.warning(
-                    "%s was removed while the run was training, and with it the run's earlier checkpoints. It is created again.",
+                    "%s was removed while the run was training, and with it the run's earlier checkpoints. It is "
+                    "created again.",
                     self.root,
                 )
             self.root.mkdir(parents=True)

@@ -151,11 +151,11 @@ class CheckpointingHook(BaseHook):
         return value
 
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
-        """Load a checkpoint, each tensor compared with its checksum on the way. Where any rank finds one damaged, all
-        of them take the next older checkpoint, which overwrites all that was loaded.
+        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all ranks take the next
+        older checkpoint, which overwrites everything that was loaded.
 
         Raises:
-            ConfigError: the checkpoint was named, so there is no other.
+            ConfigError: the user named this checkpoint, so no other may be taken.
         """
         problem = None
         try:
@@ -173,7 +173,7 @@ class CheckpointingHook(BaseHook):
         return False
 
     def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
-        """What to resume from, and the request that names it if this start is the first to follow it."""
+        """The checkpoint to resume from; and the user's request for it, if this start is the first to follow it."""
         self.store.recover()
         if self.load is None:
             return None, None
@@ -220,11 +220,13 @@ class CheckpointingHook(BaseHook):
             )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
-        """The checkpoint that was asked for; once the run has a checkpoint that was trained from it, the newest. So a
-        rollback happens once, and the same command resumes the branch."""
+        """The checkpoint that was asked for; or the newest, if the run has been trained from it already. So a rollback
+        happens once, and the same command then resumes the branch."""
         request = request_name(self.store.root, which)
         if self.store.branched_from() == request and (newest := self._newest()) is not None:
-            trainer.logger.info("run.resume=%s was done before; resuming from what was trained since.", which)
+            trainer.logger.info(
+                "run.resume=%s was followed by an earlier start; resuming from the newest checkpoint since.", which
+            )
             return str(newest), None
         return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
 
@@ -233,12 +235,12 @@ class CheckpointingHook(BaseHook):
             trainer.logger.warning("Rolled back to step %d: a later checkpoint is kept as %s.", trainer.step, name)
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
-        wanted, found = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
-        if wanted != found:
+        expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
+        if expected != actual:
             raise ConfigError(
                 f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
-                f"({found}), which it cannot read; resume under that one, or run job=export under it and start a new "
-                "run with run.init_from=<model.safetensors>."
+                f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
+                "new run with run.init_from=<model.safetensors>."
             )
         trainer.load_training_state(stored.meta["training_state"])
         trainer.strategy.load(stored)
@@ -259,7 +261,7 @@ class CheckpointingHook(BaseHook):
             self._best_saved = self.best.state()
             is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
             if is_own and self.best.value is not None and self.best.step == trainer.step:
-                self.store.link(BEST, step_name(trainer.step))  # killed after this save, before it was linked
+                self.store.link(BEST, step_name(trainer.step))  # killed between this save and its link
 
     # ------------------------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -280,7 +282,7 @@ class CheckpointingHook(BaseHook):
         signum = trainer.stop_signal
         ends = bool(signum) or trainer.is_last_step
         if ends:
-            self._await(trainer)  # if it was this step's, and failed, there is another try
+            self._await(trainer)  # a failed save of this step is tried again below
         if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer.step)):
             self._save_unless_broken(trainer, wait=ends)
         if signum:
@@ -301,7 +303,10 @@ class CheckpointingHook(BaseHook):
             )
 
     def _save(self, trainer: TrainerView, wait: bool) -> None:
-        """Raises TrainingError if `wait`, and it failed."""
+        """
+        Raises:
+            TrainingError: the save failed, and `wait` is true.
+        """
         self._await(trainer)
         payload = self._payload(trainer)
         if self._improved and self.best is not None:
@@ -325,7 +330,7 @@ class CheckpointingHook(BaseHook):
         training_state = trainer.training_state()
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
-        # A loader of the user's own may be elsewhere on each rank; ours is a count of all ranks' samples.
+        # A user's loader may have another position on each rank; ours counts the samples of all ranks.
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
@@ -351,7 +356,7 @@ class CheckpointingHook(BaseHook):
         branch = {} if self._branched_from is None else {"resumed_from": self._branched_from}
         state_dict["checkpointing"] = best | branch
 
-    # ------------------------------------------------------------------------------------------------ ends
+    # -------------------------------------------------------------------------------------------------- end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the save in flight. A failure is logged; a later save tries again."""
         try:
@@ -367,7 +372,9 @@ class CheckpointingHook(BaseHook):
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
         self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
-            self.best.load(self._best_saved or {**self._best_in_flight, "value": None})  # what is best has to be there
+            self.best.load(
+                self._best_saved or {**self._best_in_flight, "value": None}
+            )  # the best checkpoint must exist on disk
         self._best_in_flight = None
         trainer.logger.error(
             "The checkpoint could not be written: %s. Training continues; the previous one is valid, and the next "
@@ -387,15 +394,15 @@ class CheckpointingHook(BaseHook):
         signals.restore(self._handlers)
 
 
-def signal_list(given: Any) -> list[signal.Signals]:
-    """Signals by themselves, by name (`SIGUSR1`, `USR1`) or by number, one or several.
+def signal_list(signums: Any) -> list[signal.Signals]:
+    """One or several signals, given as `signal.Signals`, names (`SIGUSR1`, `USR1`) or numbers.
 
     Raises:
         ConfigError: there is no such signal, or it cannot be handled.
     """
-    if given is None:
+    if signums is None:
         return []
-    values: list[Any] = [given] if isinstance(given, (str, int)) else list(given)
+    values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)
     for value in values:
         if fault := signal_fault("hooks.checkpointing.exit_signals", value):
             raise ConfigError(str(fault))

@@ -1,1 +1,1 @@
-"""Models: `base` says what a model owes; one model a file."""
+"""Models, one per file. `base` has the interface that every model implements."""

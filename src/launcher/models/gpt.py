@@ -1,4 +1,4 @@
-"""A decoder-only transformer over tokens, of the Llama kind."""
+"""A decoder-only transformer over tokens, with the architecture of Llama."""
 
 import math
 
@@ -25,12 +25,12 @@ class GPT(Model):
         num_layers: blocks.
         num_heads: attention heads; they divide `dim` into even head sizes.
         num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads; None: num_heads.
-        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, so that its three matrices weigh what two of
-            4 dim would, rounded up to `multiple_of`.
+        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, rounded up to `multiple_of`. Its three
+            matrices then have as many parameters as two of width 4 dim.
         multiple_of: see `ffn_dim`.
         dropout: of the embedding, the attention weights and what each block adds to the residual stream (Radford et
-            al. 2018). Attention weights cannot be dropped by the fastest kernels, so any dropout costs time.
-        rope_theta: base of the rotary wave lengths.
+            al. 2018). The fastest attention kernels do not support dropout, so any dropout costs time.
+        rope_theta: base of the rotary wavelengths.
         tie_embeddings: the output layer uses the embedding's matrix.
         norm_eps: added to the mean square inside RMSNorm.
     Raises:
@@ -64,8 +64,8 @@ class GPT(Model):
             Block(dim, num_heads, num_kv_heads, ffn_dim, dropout, norm_eps) for _ in range(num_layers)
         )
         self.norm = nn.RMSNorm(dim, eps=norm_eps)
-        # Tied: the embedding's matrix itself, not a second name of it. A tie of two parameters breaks where they are
-        # allocated (`to_empty`), and is stored and sharded twice.
+        # Tied: `forward` uses the embedding's matrix. A second parameter that shares its memory would be separated by
+        # `to_empty`, and would be stored and sharded twice.
         self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
         table = torch.empty(seq_len, self.head_dim)
         self.register_buffer("cos", table, persistent=False)
@@ -106,7 +106,7 @@ class GPT(Model):
         return count_targets(batch[1])
 
     def logits(self, input: Tensor) -> Tensor:
-        """input [B, T] int64 -> scores of the next token [B, T, vocab_size].
+        """Scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
         Raises:
             ValueError: T is more than seq_len.
@@ -122,9 +122,9 @@ class GPT(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a deviation of 0.02; the matrices
-        that write into the residual stream, two a block, with 0.02 / sqrt(2 num_layers), so that the stream's variance
-        does not grow with depth. Norms are 1.
+        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a standard deviation of 0.02. The
+        two matrices of a block that write into the residual stream have 0.02 / sqrt(2 num_layers), so that the stream's
+        variance does not grow with depth. Norms are 1.
         """
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.blocks:
@@ -205,8 +205,8 @@ class SwiGLU(nn.Module):
 def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position times frequency, each [seq_len, head_dim] float32, on the CPU.
 
-    Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The sine's first half has its
-    sign turned, which `rotate` makes use of.
+    Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first half of the
+    sines is negated, for `rotate`.
     """
     # In float64 and on the CPU: the same tables on every device.
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim

@@ -20,11 +20,11 @@ class HuggingFaceCausalLM(Model):
     """Any model that `AutoModelForCausalLM` knows, trained with our loss on our batches.
 
     Args:
-        vocab_size: token values of the data; the size of a model built from `config`, if that says none.
-        seq_len: longest input of the data, to be checked.
+        vocab_size: number of token values in the data; also the size of a model built from a `config` without one.
+        seq_len: longest input of the data; refused if the model does not support it.
         pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
-        config: what to build with new weights: `model_type` and what its configuration class takes, e.g.
-            {model_type: gpt2, n_layer: 2}. One of `pretrained` and `config` is set.
+        config: a model to build with new weights: `model_type` and arguments of its configuration class, e.g.
+            {model_type: gpt2, n_layer: 2}. Exactly one of `pretrained` and `config` is set.
         gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
     Raises:
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
@@ -51,7 +51,7 @@ class HuggingFaceCausalLM(Model):
         self.has_pretrained_weights = config is None
         self._check_data(vocab_size, seq_len)
         if gradient_checkpointing:
-            # without re-entry: the re-entrant kind loses gradients under DDP and FSDP
+            # re-entrant checkpointing loses gradients under DDP and FSDP
             enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
 
@@ -59,13 +59,13 @@ class HuggingFaceCausalLM(Model):
         settings = self.model.config
         if vocab_size > settings.vocab_size:
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: the model knows {settings.vocab_size} token values only; take data "
+                f"model.vocab_size={vocab_size}: the model has only {settings.vocab_size} token values; use data "
                 "written with its own tokenizer."
             )
         longest = getattr(settings, "max_position_embeddings", None)
         if seq_len is not None and longest is not None and seq_len > longest:
             raise ConfigError(
-                f"model.seq_len={seq_len}: the model reads {longest} tokens at most; e.g. data.seq_len={longest}."
+                f"model.seq_len={seq_len}: the model supports at most {longest} tokens; e.g. data.seq_len={longest}."
             )
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
@@ -90,9 +90,9 @@ class HuggingFaceCausalLM(Model):
         if self.has_pretrained_weights:
             return
         for module in self.model.modules():
-            # its mark of a module that the constructor has drawn already: on the meta device it drew nothing
+            # transformers marks modules as initialized by the constructor, which on the meta device drew nothing
             module.__dict__.pop("_is_hf_initialized", None)
-        self.model.tie_weights()  # new memory has taken tied ones apart
+        self.model.tie_weights()  # the allocation on the device has separated tied parameters
         self.model.init_weights()
 
     def shard_units(self) -> list[nn.Module]:
@@ -132,17 +132,17 @@ def _from_pretrained(name: str) -> Any:
     if not where.exists() and (where.is_absolute() or name.startswith(".")):
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
     try:
-        with torch.device("cpu"):  # inside a meta context too: the weights are read, not drawn
+        with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
             model = transformers.AutoModelForCausalLM.from_pretrained(str(where) if where.exists() else name)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
-    return model.float().train()  # float32, whatever the file has: precision says what is computed in
+    return model.float().train()  # float32, whatever the file has: `precision` chooses the compute dtype
 
 
 def _transformers() -> Any:
     try:
         import transformers
-        import transformers.models.auto.modeling_auto  # its submodules come on use only
+        import transformers.models.auto.modeling_auto  # transformers imports its submodules lazily
     except ImportError as error:
         raise ConfigError(
             "model=huggingface: needs the package transformers; pip install 'torch-launcher[huggingface]'."
@@ -157,7 +157,7 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 def _hint(name: str, choices: Any) -> str:
-    near = difflib.get_close_matches(name, [str(one) for one in choices], n=1)
+    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
     return f", did you mean {near[0]}" if near else ""
 
 

@@ -21,12 +21,12 @@ class MLP(Model):
         num_features: length of a feature vector, for feature data; None otherwise.
         num_classes: number of classes, for feature data; None otherwise.
         hidden_dim: width of each hidden layer.
-        num_layers: hidden layers.
+        num_layers: number of hidden layers.
         dropout: after each hidden layer.
-        context: tokens that are seen at once; token data alone.
-        embedding_dim: width of a token's embedding; token data alone.
+        context: number of tokens seen at once; token data only.
+        embedding_dim: width of a token's embedding; token data only.
     Raises:
-        ConfigError: the data are neither of the two kinds, or the sizes say both.
+        ConfigError: the sizes describe neither kind of data, or both.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class MLP(Model):
     def _check_sizes(vocab_size: int | None, num_features: int | None, num_classes: int | None) -> None:
         if vocab_size and (num_features or num_classes):
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set too; tokens need the "
-                "first alone, feature vectors the other two; set what the data do not have to null."
+                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set too; tokens need only "
+                "the first, feature vectors the other two; set those that the data do not have to null."
             )
         if not vocab_size and not (num_features and num_classes):
             raise ConfigError(
                 "model.vocab_size=null: MLP reads tokens (data.vocab_size) or feature vectors (data.num_features and "
-                "data.num_classes), and the chosen data give neither; give them as model.* if you know them, or take "
+                "data.num_classes), and the chosen data have neither; set them as model.*, or use "
                 "data=text or data=digits."
             )
 
@@ -92,7 +92,7 @@ class MLP(Model):
     def _windows(self, x: Tensor) -> Tensor:
         """Each position's last `context` embeddings, itself last: [B, T, E] -> [B, T, context * E].
 
-        What would lie before the first token is zero.
+        Positions before the first token are zero.
         """
         length = x.shape[1]
         padded = F.pad(x, (0, 0, self.context - 1, 0))
@@ -101,7 +101,7 @@ class MLP(Model):
     @torch.no_grad()
     def init_weights(self) -> None:
         """Hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, the output layer by Glorot and Bengio (2010);
-        biases 0; embeddings normal with a deviation of 1, as features of unit size.
+        biases are 0; embeddings are standard normal, as features of unit variance.
         """
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight)

@@ -1,4 +1,4 @@
-"""Any module that maps inputs to predictions, with a loss."""
+"""Any module that maps inputs to predictions, with one of three losses."""
 
 from typing import Literal
 
@@ -10,10 +10,10 @@ from launcher.models.base import Model, Records, accuracy, count_targets, cross_
 
 
 class Supervised(Model):
-    """`loss(module(input), target)`, for a module that knows nothing of training.
+    """`loss(module(input), target)`, for a module that does not compute its own loss.
 
     Args:
-        module: the module; in a configuration a node with its own `_target_`.
+        module: the module; in a configuration, a node with its own `_target_`.
         loss: "cross_entropy": predictions [..., classes] and target [...] int64, or torch's [B, classes, ...] and
             target [B, ...]; "mse" and "bce" (binary cross entropy, predictions before the sigmoid): predictions and
             target of the same shape, where a last axis of 1 may be left out of the target.
@@ -76,5 +76,5 @@ class Supervised(Model):
 def longest_list(module: nn.Module) -> list[nn.Module]:
     """Members that have parameters, of the outermost longest `nn.ModuleList` or `nn.Sequential`; may be empty."""
     lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
-    members = ([one for one in part if any(True for _ in one.parameters())] for part in lists)
+    members = ([member for member in part if any(True for _ in member.parameters())] for part in lists)
     return max(members, key=len, default=[])

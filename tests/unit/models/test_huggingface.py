@@ -96,7 +96,7 @@ class TestWithTransformers:
             ({"config": {"model_type": "gpt22"}}, r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\."),
             ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: .*did you mean n_layer"),
             ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
-            ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: the model knows 32 token values only"),
+            ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: the model has only 32 token values"),
             ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: .*32 tokens at most; e\.g\. data\.seq_len=32"),
             ({"pretrained": "./nowhere"}, r"^model\.pretrained=\./nowhere: there is no such folder"),
         ],
