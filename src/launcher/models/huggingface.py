@@ -65,7 +65,7 @@ class HuggingFaceCausalLM(Model):
         longest = getattr(settings, "max_position_embeddings", None)
         if seq_len is not None and longest is not None and seq_len > longest:
             raise ConfigError(
-                f"model.seq_len={seq_len}: the model supports at most {longest} tokens; e.g. data.seq_len={longest}."
+                f"model.seq_len={seq_len}: the model reads at most {longest} tokens; e.g. data.seq_len={longest}."
             )
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:

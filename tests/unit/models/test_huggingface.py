@@ -97,7 +97,7 @@ class TestWithTransformers:
             ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: .*did you mean n_layer"),
             ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
             ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: the model has only 32 token values"),
-            ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: .*32 tokens at most; e\.g\. data\.seq_len=32"),
+            ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: .*at most 32 tokens; e\.g\. data\.seq_len=32"),
             ({"pretrained": "./nowhere"}, r"^model\.pretrained=\./nowhere: there is no such folder"),
         ],
     )  # fmt: skip
