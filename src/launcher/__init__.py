@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from launcher.hooks.base import BaseHook as BaseHook
     from launcher.hooks.checkpointing import CheckpointingHook as CheckpointingHook
     from launcher.hooks.early_stopping import EarlyStoppingHook as EarlyStoppingHook
+    from launcher.hooks.ema import EmaHook as EmaHook
     from launcher.hooks.evaluation import EvaluationHook as EvaluationHook
     from launcher.hooks.functions import FunctionHook as FunctionHook
     from launcher.hooks.jsonl import JsonlHook as JsonlHook
@@ -23,7 +24,7 @@ _MODULES = {
     "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
-    "FunctionHook": "hooks.functions",
+    "EmaHook": "hooks.ema", "FunctionHook": "hooks.functions",
     "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
 }  # fmt: skip
 __all__ = list(_MODULES)

@@ -88,3 +88,11 @@ def test_a_file_that_contradicts_the_run_is_refused(tmp_path: Path) -> None:
         "train_batch_size is 4", "fp16.enabled is true", "scheduler.type is X",
     ]  # fmt: skip
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("hook", ["ema"])
+def test_hooks_that_need_the_tensors_are_refused(tmp_path: Path, hook: str) -> None:
+    done = launch(tmp_path, "strategy=deepspeed", "device=cpu", "model=mlp", "data=digits", f"hooks=[default,{hook}]")
+    assert done.returncode == 2, done.output
+    assert f"hooks.{hook}: strategy=deepspeed keeps weights and gradients in flat buffers" in done.output
+    assert not list(tmp_path.rglob("run.json"))

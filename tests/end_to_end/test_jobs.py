@@ -98,3 +98,21 @@ def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(outputs: Path, tmp
         refused = launch(tmp_path / "copy", *COMMAND, f"job={job}")
         assert refused.returncode == 2 and "Traceback" not in refused.output, refused.output
         assert "step-00000008 is damaged: state.json has 2 bytes" in refused.output
+
+
+def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
+    command = [*COMMAND, "hooks=[default,ema]", "hooks.ema.decay=0.5", "hooks.ema.evaluate=true"]
+    for job in ([], ["job=evaluate", "job.weights=ema"], ["job=export", "job.weights=ema"]):
+        done = launch(tmp_path, *command, *job)
+        assert done.returncode == 0, done.output
+    folder = run_folder(tmp_path)
+    (evaluated,) = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert evaluated["weights"] == "ema" and evaluated["val/loss"] == logged[-1]["val/loss"]
+    exported = load_file(folder / "export" / "model.safetensors")
+    stored = StoredCheckpoint(folder / "checkpoints" / "latest")
+    names = [name.removeprefix("ema/0.5/") for name in stored.names() if name.startswith("ema/")]
+    assert set(names) == set(exported)
+    assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
+    refused = launch(tmp_path, *command, "job=export", "job.weights=mean")
+    assert refused.returncode == 2 and "job.weights=mean" in refused.output and "it has ema/0.5" in refused.output

@@ -25,6 +25,7 @@ from launcher.config.compose import compose as compose_config
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.hooks.state import hook_pieces, hook_tensors
 from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
@@ -83,9 +84,11 @@ def digest(trainer: Trainer) -> str:
     """A hash of this rank's part of all tensors, counters and random state."""
     snapshot = trainer.strategy.snapshot()
     sha = hashlib.sha256(repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes())
-    for name in sorted(snapshot.tensors):
-        sha.update(f"{name} {snapshot.parts.get(name)}".encode())
-        sha.update(snapshot.tensors[name].contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    tensors, parts = hook_pieces(trainer)
+    tensors, parts = snapshot.tensors | tensors, snapshot.parts | parts
+    for name in sorted(tensors):
+        sha.update(f"{name} {parts.get(name)}".encode())
+        sha.update(tensors[name].contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
@@ -167,6 +170,16 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     trainer.train()  # it must still work
     trainer.strategy.teardown()
     return result | {"last": trainer.step, "taken": taken}
+
+
+def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
+    """Hashes of the tensors that hooks read from a copy of `source`'s newest checkpoint."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), [*overrides, "scheduler.max_steps=9"], Journal())
+    trainer.restore()
+    values = {name: _sha(companion.whole()) for name, companion in hook_tensors(trainer).items()}
+    trainer.strategy.teardown()
+    return values
 
 
 def spoil(trainer: Trainer) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import ShardReader, as_bytes
 from launcher.checkpoint.tree import decode
+from launcher.errors import ConfigError
 
 MODEL = "model/"
+OWN = (MODEL, "optimizer/")
+"""Prefixes of what a strategy stores; other tensors are those of hooks."""
 
 
 class StoredCheckpoint(ShardReader):
@@ -26,6 +29,24 @@ class StoredCheckpoint(ShardReader):
         entries = {entry.name: entry for entry in self.manifest.files}
         super().__init__(sorted(path.glob("shard-*.safetensors")), path=path, entries=entries)
         self.meta = _read_tree(path / "state.json") or {}
+
+    def use_average(self, which: str) -> None:
+        """Put an average of the weights (see `hooks.ema`) in the place of those that it averages.
+
+        Args:
+            which: `ema`, or `ema/0.999` where there are several.
+        Raises:
+            ConfigError: there is no such average, or there are several.
+        """
+        averages = sorted({"/".join(name.split("/", 2)[:2]) for name in self.names() if not name.startswith(OWN)})
+        chosen = [average for average in averages if average == which or average.startswith(f"{which}/")]
+        if not chosen:
+            has = f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
+            raise ConfigError(f"job.weights={which}: {self.path} has no such weights; {has}.")
+        if len(chosen) > 1:
+            raise ConfigError(f"job.weights={which}: there are {', '.join(chosen)}; name one of them.")
+        for name in [name for name in self.names() if name.startswith(f"{chosen[0]}/")]:
+            self._pieces[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._pieces.pop(name)
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
         """None: there was no such rank when it was saved."""

@@ -11,7 +11,8 @@ from torch import nn
 
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
-from launcher.strategies.base import Strategy
+from launcher.strategies.base import Saved, Strategy
+from launcher.strategies.sharded import Companion
 
 Records = dict[str, Any]
 """Nested dicts of numbers or 0-d tensors."""
@@ -166,6 +167,15 @@ class BaseHook:
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of PIL images."""
+
+    def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
+        """Tensors as large as the model's, by a name that no other hook uses. Each rank stores its own piece, so that
+        they fit any strategy and number of ranks; whatever else must survive goes into `on_state_dict`."""
+        return {}
+
+    def load_tensors(self, trainer: TrainerView, saved: Saved) -> None:
+        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`; called again if a checkpoint
+        turns out to be damaged and an older one is read."""
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         """Add what must survive, under any key: numbers, strings, tensors, and containers of them.

@@ -18,7 +18,7 @@ from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
-from launcher.hooks.state import hook_states
+from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, ranks, signals
 from launcher.run.record import read_record
 from launcher.run.rng import fresh_rng, rng_state
@@ -244,6 +244,8 @@ class CheckpointingHook(BaseHook):
             )
         trainer.load_training_state(stored.meta["training_state"])
         trainer.strategy.load(stored)
+        for hook in trainer.hooks:
+            hook.load_tensors(trainer, stored)
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         state = mine or stored.rank_state(0) or {}
         trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
@@ -330,6 +332,7 @@ class CheckpointingHook(BaseHook):
         training_state = trainer.training_state()
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
+        tensors, parts = hook_pieces(trainer)
         # A user's loader may have another position on each rank; ours counts the samples of all ranks.
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
@@ -343,8 +346,8 @@ class CheckpointingHook(BaseHook):
                 checkpoint_format=strategy.checkpoint_format,
                 samples=trainer.samples,
             ),
-            tensors=snapshot.tensors,
-            parts=snapshot.parts,
+            tensors=snapshot.tensors | tensors,
+            parts=snapshot.parts | parts,
             rank_state=rank_state,
             global_state={**snapshot.meta, "training_state": training_state},
             texts=self.texts,

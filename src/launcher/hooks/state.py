@@ -2,11 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.errors import TrainingError
+import torch
+
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
+from launcher.strategies.base import Part
+from launcher.strategies.sharded import Companion, piece_to_write
 from launcher.strategies.weights import model_tensors
 
 SHARED = ("model", "training_state")
@@ -49,6 +55,68 @@ def load_hook_states(
             continue
         others = {k: v for other, state in states.items() if _class(other) != _class(name) for k, v in state.items()}
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
+
+
+def hook_tensors(trainer: TrainerView) -> dict[str, Companion]:
+    """
+    Raises:
+        ConfigError: two hooks use one name.
+    """
+    tensors: dict[str, Companion] = {}
+    for name, hook in named(trainer.hooks):
+        own = hook.state_tensors(trainer)
+        if common := own.keys() & tensors.keys():
+            raise ConfigError(f"hooks: {name} and another hook both store {min(common)}; give them different names.")
+        tensors |= own
+    return tensors
+
+
+def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
+    """What this rank writes of `hook_tensors`, and the places of the pieces."""
+    tensors: dict[str, torch.Tensor] = {}
+    parts: dict[str, Part] = {}
+    for name, companion in hook_tensors(trainer).items():
+        if (piece := piece_to_write(companion.like, trainer.strategy.ranks, companion.values)) is not None:
+            tensors[name], part = piece
+            if part is not None:
+                parts[name] = part
+    return tensors, parts
+
+
+class InMemory:
+    """Full tensors by name, as hooks read them from a checkpoint."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]):
+        self.path, self.meta, self._tensors = Path(), dict[str, Any](), tensors
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._tensors[name].dtype
+
+    def concurrent_reads(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+        starts = offset or (0,) * target.dim()
+        box = tuple(slice(start, start + n) for start, n in zip(starts, target.shape, strict=True))
+        target.copy_(self._tensors[name][box])
+
+
+def refuse_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
+    """
+    Raises:
+        ConfigError: the strategy has no tensors that a hook could read.
+    """
+    if not trainer.strategy.has_plain_tensors:
+        raise ConfigError(
+            f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers of its own, whose "
+            f"{use} are not supported; use strategy=fsdp, or leave {key} out."
+        )
 
 
 def named(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:

@@ -25,10 +25,11 @@ class EvaluateJob:
     """
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
+        weights: `ema`, or `ema/0.999` of several: the average that `hooks.ema` keeps; None: the weights themselves.
     """
 
-    def __init__(self, checkpoint: str | int = "latest"):
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: str | int = "latest", weights: str | None = None):
+        self.checkpoint, self.weights = checkpoint, weights
 
     def run(self, config: DictConfig) -> dict[str, float]:
         """Prints a table of the metrics on a terminal; elsewhere one JSON line with the checkpoint, its step and the
@@ -45,6 +46,8 @@ class EvaluateJob:
         config = config_for(config, path)
         trainer = build_trainer(config, folder, to_train=False)
         stored = StoredCheckpoint(path)
+        if self.weights is not None:
+            stored.use_average(self.weights)
         try:
             trainer.strategy.load_weights(stored)
         except TrainingError as error:
@@ -59,6 +62,8 @@ class EvaluateJob:
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
+        if self.weights is not None:
+            line["weights"] = self.weights
         line |= {f"val/{name}": value for name, value in metrics.items()}
         if ranks.is_main:
             with open(folder.path / "evaluations.jsonl", "a") as file:

@@ -23,11 +23,17 @@ class ExportJob:
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
+        weights: `ema`, or `ema/0.999` of several: the average that `hooks.ema` keeps; None: the weights themselves.
         dtype: convert floating-point tensors; None: as they are.
     """
 
-    def __init__(self, checkpoint: str | int = "latest", dtype: Literal["fp32", "bf16", "fp16"] | None = None):
-        self.checkpoint, self.dtype = checkpoint, dtype
+    def __init__(
+        self,
+        checkpoint: str | int = "latest",
+        weights: str | None = None,
+        dtype: Literal["fp32", "bf16", "fp16"] | None = None,
+    ):
+        self.checkpoint, self.weights, self.dtype = checkpoint, weights, dtype
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
@@ -44,13 +50,16 @@ class ExportJob:
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
         config_for(config, path)  # refuses what contradicts
         stored = StoredCheckpoint(path)
+        dtypes = {name: stored.dtype(name) for name in stored.names()}
+        if self.weights is not None:
+            stored.use_average(self.weights)
         names = [name for name in stored.names() if name.startswith(MODEL)]
         if not names:
             raise ConfigError(
                 f"job.checkpoint={self.checkpoint}: {path} holds no exportable weights "
                 f"(format {stored.manifest.checkpoint_format})."
             )
-        tensors = {name.removeprefix(MODEL): stored.read(name) for name in names}
+        tensors = {name.removeprefix(MODEL): stored.read(name).to(dtypes[name]) for name in names}
         if self.dtype is not None:
             dtype = getattr(torch, DTYPE_NAMES[self.dtype])
             tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}

@@ -80,6 +80,10 @@ class Strategy(ABC):
     compiles_whole: ClassVar[bool] = True
     """Whether the compiler gets one graph; otherwise the strategy's work between blocks breaks it."""
 
+    has_plain_tensors: ClassVar[bool] = True
+    """Whether the model's parameters and their gradients are tensors of their own (DTensors where sharded), rather than
+    ranges of flat buffers."""
+
     ranks: Ranks
     device: torch.device
     precision: Precision

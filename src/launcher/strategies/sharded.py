@@ -3,12 +3,36 @@
 They are recognised by their attributes: importing DTensor would cost other runs half a second.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from launcher.run.ranks import Ranks
 from launcher.strategies.base import Part, Saved
+
+
+@dataclass(frozen=True)
+class Companion:
+    """Values beside a tensor of the model, such as its average: this rank's piece, on any device and of any dtype, with
+    the layout of `like`."""
+
+    values: torch.Tensor
+    like: torch.Tensor
+
+    def whole(self) -> torch.Tensor:
+        """The full tensor; all ranks of the mesh must call this."""
+        if not is_sharded(self.like):
+            return self.values
+        full = torch.empty_like(self.like, dtype=self.values.dtype)
+        local(full).copy_(self.values)
+        return whole(full)
+
+    def read(self, saved: Saved, name: str) -> None:
+        if not is_sharded(self.like):
+            saved.read_into(name, self.values)
+        elif self.values.numel():
+            saved.read_into(name, self.values, _offset(self.like))
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -26,20 +50,25 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
-def piece_to_write(tensor: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, Part | None] | None:
+def piece_to_write(
+    tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
+) -> tuple[torch.Tensor, Part | None] | None:
     """The piece of a tensor that this rank writes; None if another rank writes the same values, or this rank has none.
 
     A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first replica is written.
+
+    Args:
+        values: of a companion of the tensor, to be written in its place.
     """
+    own = local(tensor) if values is None else values
     if not is_sharded(tensor):
-        return (tensor.detach(), None) if ranks.is_main else None
+        return (own, None) if ranks.is_main else None
     sharded: Any = tensor
     coordinate = sharded.device_mesh.get_coordinate()
     replicas = [at for at, placement in zip(coordinate, sharded.placements, strict=True) if placement.is_replicate()]
-    piece = local(tensor)
-    if any(replicas) or (not piece.numel() and tensor.numel()):
+    if any(replicas) or (not own.numel() and tensor.numel()):
         return None
-    return piece, Part(tuple(tensor.shape), _offset(sharded))
+    return own, Part(tuple(tensor.shape), _offset(sharded))
 
 
 def read_into(saved: Saved, name: str, target: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainState
 from launcher.hooks.records import flatten, format_records
-from launcher.hooks.state import hook_states, load_hook_states
+from launcher.hooks.state import InMemory, hook_states, hook_tensors, load_hook_states
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
 from launcher.run import deadline, ranks, signals
@@ -507,9 +507,10 @@ class BaseTrainer:
         model, optimizer = get_state_dict(self.model, self.optimizer, options=self.state_dict_options)
         training_state = self.training_state()
         hooks = hook_states(self, training_state)
+        tensors = {name: companion.whole() for name, companion in hook_tensors(self).items()}
         own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}  # the first one counts
         state = {"model": model, "training_state": training_state | {"optimizer": optimizer}}
-        return {**own, **state, "hooks": hooks}
+        return {**own, **state, "hooks": hooks, "hook_tensors": tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         from torch.distributed.checkpoint.state_dict import set_state_dict
@@ -523,6 +524,8 @@ class BaseTrainer:
             optim_state_dict=training_state["optimizer"],
             options=self.state_dict_options,
         )
+        for hook in self.hooks:
+            hook.load_tensors(self, InMemory(state.get("hook_tensors", {})))
         hooks = state.get("hooks")
         load_hook_states(self, hooks or {}, state, is_complete=hooks is not None)
 

@@ -67,6 +67,7 @@ class DeepSpeedStrategy(NativeStrategy):
     checkpoint_format = "deepspeed"
     forward_is_collective = True
     compiles_whole = False
+    has_plain_tensors = False
 
     def __init__(
         self,

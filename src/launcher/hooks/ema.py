@@ -1,0 +1,244 @@
+"""Exponential moving averages of the weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.state import refuse_flat_buffers
+from launcher.strategies.base import Saved
+from launcher.strategies.sharded import Companion, is_sharded, local
+from launcher.strategies.weights import model_tensors, unwrap
+from launcher.types import Fraction, NonNegativeInt, PositiveInt
+
+
+class EmaHook(BaseHook):
+    """After an update, average = decay * average + (1 - decay) * weights (Polyak and Juditsky 1992; as torch's
+    `AveragedModel`, the first update copies the weights).
+
+    The averages are of the parameters that are trained when training starts. They are sharded as the weights are, in
+    float32 where the weights are 16-bit, and part of each checkpoint.
+
+    Args:
+        decay: per optimizer step; several keep an average each.
+        use_buffers: also average floating-point buffers. Otherwise the model's present ones belong to an average.
+        name: of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
+        interval: steps between updates; the decay of an update is then decay^interval.
+        warmup: update n is made with a decay of at most (1 + n) / (warmup + n), so that the first weights are soon
+            forgotten; 0: no warm-up.
+        device: where the averages are kept, such as cpu; None: where the weights are.
+        evaluate: evaluate the average of the first decay in place of the weights; `val/` metrics, the best checkpoint
+            and early stopping are then of the average.
+    Raises:
+        ConfigError: `decay` has no value, one twice, or one that is not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        decay: Fraction | list[Fraction] = 0.999,
+        use_buffers: bool = False,
+        name: str = "ema",
+        interval: PositiveInt = 1,
+        warmup: NonNegativeInt = 0,
+        device: str | None = None,
+        evaluate: bool = False,
+    ):
+        self.decays = [float(each) for each in (decay if isinstance(decay, Sequence) else [decay])]
+        if (
+            not self.decays
+            or len(set(self.decays)) < len(self.decays)
+            or not all(0 <= each <= 1 for each in self.decays)
+        ):
+            raise ConfigError(f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1.")
+        if not name or "/" in name or name in ("model", "optimizer"):
+            raise ConfigError(f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema.")
+        self.use_buffers, self.name, self.interval, self.warmup = use_buffers, name, interval, warmup
+        self.device = torch.device(device) if device is not None else None
+        self.evaluate = evaluate
+        self._updates = 0
+        self._updated_at = 0
+        self._model: torch.nn.Module
+        self._weights: dict[str, torch.Tensor] = {}
+        self._averages: dict[float, list[torch.Tensor]] = {}
+        self._restored: set[str] = set()
+        self._staging: _Staging | None = None
+        self._kept: list[torch.Tensor] = []
+        self._module: AveragedModel | None = None
+
+    # --------------------------------------------------------------------------------------------------- averaging
+    def on_start(self, trainer: TrainerView) -> None:
+        refuse_flat_buffers(trainer, "hooks.ema", "averages")
+        others = [hook for hook in trainer.hooks if isinstance(hook, EmaHook) and hook is not self]
+        if self.evaluate and any(hook.evaluate for hook in others):
+            raise ConfigError(
+                "hooks.ema.evaluate=true: only one hook can replace the weights; set the others to false."
+            )
+
+    def _prepare(self, trainer: TrainerView) -> None:
+        """Allocate, once: after every hook's `on_start`, which may change the model."""
+        if self._weights:
+            return
+        self._model = trainer.model
+        self._weights = averaged_tensors(trainer.model, self.use_buffers)
+        pieces = [local(tensor) for tensor in self._weights.values()]
+        if self.device is not None and any(piece.device.type != self.device.type for piece in pieces):
+            self._staging = _Staging(pieces, self.device)
+        self._averages = {
+            decay: [torch.empty_like(piece, dtype=_wide(piece.dtype), device=self.device) for piece in pieces]
+            for decay in self.decays
+        }
+
+    def on_before_train(self, trainer: TrainerView) -> None:
+        """Averages that no checkpoint had start from the present weights."""
+        self._prepare(trainer)
+        for name, companion in self.state_tensors(trainer).items():
+            if name not in self._restored:
+                companion.values.copy_(local(companion.like))
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if trainer.step == self._updated_at or trainer.step % self.interval:
+            return
+        self._settle()
+        self._updated_at = trainer.step
+        decays = {decay: self._present(decay) for decay in self.decays}
+        self._updates += 1
+        if self._staging is not None:
+            self._staging.begin(decays)
+        else:
+            self._average(decays, [local(tensor) for tensor in self._weights.values()])
+
+    def _present(self, decay: float) -> float:
+        """The decay of the next update. The first one copies the weights."""
+        if self._updates == 0:
+            return 0.0
+        if self.warmup:
+            decay = min(decay, (1 + self._updates) / (self.warmup + self._updates))
+        return decay**self.interval
+
+    def _average(self, decays: Mapping[float, float], weights: list[torch.Tensor]) -> None:
+        for decay, averages in self._averages.items():
+            same = [weight.to(average.dtype) for weight, average in zip(weights, averages, strict=True)]
+            get_ema_multi_avg_fn(decays[decay])(averages, same, 0)
+
+    def _settle(self) -> None:
+        """Complete an update whose weights were being copied to the host."""
+        if self._staging is not None and (pending := self._staging.take()) is not None:
+            self._average(*pending)
+
+    # -------------------------------------------------------------------------------------------------- evaluation
+    @torch.no_grad()
+    def on_evaluation_start(self, trainer: TrainerView) -> None:
+        if not self.evaluate:
+            return
+        if trainer.step > 0:
+            self.on_after_step(trainer)  # which may not have been called yet in this step
+        self._settle()
+        weights = [local(tensor) for tensor in self._weights.values()]
+        self._kept = [weight.clone() for weight in weights]
+        _copy(weights, self._averages[self.decays[0]])
+
+    @torch.no_grad()
+    def on_evaluation_end(self, trainer: TrainerView) -> None:
+        if self._kept:
+            _copy([local(tensor) for tensor in self._weights.values()], self._kept)
+            self._kept = []
+
+    @property
+    def ema_model(self) -> AveragedModel:
+        """The model with the average of the first decay as its parameters, which later updates change in place.
+
+        Raises:
+            TrainingError: training has not started, or the weights are sharded.
+        """
+        if not self._weights or any(map(is_sharded, self._weights.values())):
+            why = "the weights are sharded; use evaluate=True" if self._weights else "training has not started"
+            raise TrainingError(f"EmaHook.ema_model does not exist: {why}.")
+        self._settle()
+        model = unwrap(self._model)
+        if self._module is None:
+            self._module = AveragedModel(model)
+            own = dict(self._module.module.named_parameters()) | dict(self._module.module.named_buffers())
+            for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
+                own[name].data = average
+        for (name, buffer), present in zip(self._module.module.named_buffers(), model.buffers(), strict=True):
+            if name not in self._weights:
+                buffer.copy_(present)
+        return self._module
+
+    # -------------------------------------------------------------------------------------------------------- state
+    def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
+        self._prepare(trainer)
+        self._settle()
+        return {
+            f"{self.name}/{decay!r}/{name}": Companion(average, weight)
+            for decay, averages in self._averages.items()
+            for (name, weight), average in zip(self._weights.items(), averages, strict=True)
+        }
+
+    def load_tensors(self, trainer: TrainerView, saved: Saved) -> None:
+        stored = set(saved.names())
+        tensors = self.state_tensors(trainer)
+        self._restored = stored & tensors.keys()
+        with saved.concurrent_reads():
+            for name in self._restored:
+                tensors[name].read(saved, name)
+        if missing := sorted({name.split("/")[1] for name in tensors.keys() - stored}):
+            trainer.logger.warning(
+                "The checkpoint has no average of decay %s: it starts from the present weights.", ", ".join(missing)
+            )
+
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        state_dict[self.name] = {"updates": self._updates, "updated_at": self._updated_at}
+
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        saved = state_dict.get(self.name, {})
+        self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
+
+
+class _Staging:
+    """The weights on their way to the host: the copy is queued behind the step that computed them, and training does
+    not wait for it."""
+
+    def __init__(self, pieces: list[torch.Tensor], device: torch.device):
+        self._pieces = pieces
+        pinned = device.type == "cpu" and pieces[0].device.type == "cuda"
+        self._copies = [torch.empty_like(piece, device=device, pin_memory=pinned) for piece in pieces]
+        self._event = torch.cuda.Event() if pinned else None
+        self._decays: Mapping[float, float] | None = None
+
+    @torch.no_grad()
+    def begin(self, decays: Mapping[float, float]) -> None:
+        for copy, piece in zip(self._copies, self._pieces, strict=True):
+            copy.copy_(piece, non_blocking=self._event is not None)
+        if self._event is not None:
+            self._event.record()
+        self._decays = decays
+
+    def take(self) -> tuple[Mapping[float, float], list[torch.Tensor]] | None:
+        decays, self._decays = self._decays, None
+        if decays is None:
+            return None
+        if self._event is not None:
+            self._event.synchronize()
+        return decays, self._copies
+
+
+def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, torch.Tensor]:
+    """The parameters that are trained, and perhaps the persistent buffers, of floating point, by name."""
+    trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
+    buffers = {name for name, _ in unwrap(model).named_buffers()} if use_buffers else set()
+    tensors = model_tensors(model).items()
+    return {name: tensor for name, tensor in tensors if name in trained | buffers and tensor.is_floating_point()}
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """A 16-bit average would not change by a thousandth of a difference."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)

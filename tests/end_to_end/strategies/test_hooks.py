@@ -1,0 +1,69 @@
+"""Hooks under every strategy: an interruption leaves no trace, and the order of hooks changes nothing."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.ranks import together
+
+HOOKS = {
+    "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
+}
+BASIC = ["checkpointing", "logging", "evaluation"]
+SETTINGS = [
+    "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
+    *(setting for settings in HOOKS.values() for setting in settings),
+]  # fmt: skip
+STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
+
+
+def overrides(strategy: str, names: list[str]) -> list[str]:
+    return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *SETTINGS]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @cache
+    def of(world_size: int) -> dict[str, list[dict[str, Any]]]:
+        folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
+        tasks: dict[str, Any] = {}
+        for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
+            for order, names in {"": [*BASIC, *HOOKS], " reversed": [*HOOKS, *BASIC][::-1]}.items():
+                key = strategy + order
+                arguments = {"folder": str(folder / key), "overrides": overrides(strategy, names)}
+                tasks[key] = ("train" if order else "whole_and_interrupted", arguments)
+        return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
+
+    return of
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_interruption_leaves_no_trace(results: Any, strategy: str) -> None:
+    for of_rank in results(STRATEGIES[strategy])[strategy]:
+        assert of_rank["first"]["stopped"] == 15 and of_rank["second"]["step"] == 6
+        assert of_rank["second"]["digest"] == of_rank["whole"]["digest"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_order_of_hooks_changes_nothing(results: Any, strategy: str) -> None:
+    of_strategy = results(STRATEGIES[strategy])
+    for ordered, reversed_ in zip(of_strategy[strategy], of_strategy[f"{strategy} reversed"], strict=True):
+        assert ordered["whole"]["digest"] == reversed_["digest"]
+
+
+def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
+    folder, copied = str(tmp_path / "run"), str(tmp_path / "copy")
+    names = [*BASIC, "ema"]
+    tasks: list[Any] = [
+        ("saved", {"folder": folder, "overrides": overrides("fsdp", names)}),
+        ("stored", {"folder": folder}),
+        ("hook_values", {"source": folder, "folder": copied, "overrides": overrides("ddp", names)}),
+    ]
+    _, (stored, _), values = together(2, tmp_path / "2", tasks)
+    tasks = [("hook_values", {"source": folder, "folder": f"{copied}-1", "overrides": overrides("none", names)})]
+    values += together(1, tmp_path / "1", tasks)[0]
+    expected = {name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")}
+    assert len(expected) > 20 and values == [expected] * 3
+    assert {name: stored["written"][name] for name in expected} == {name: stored["numel"][name] for name in expected}
