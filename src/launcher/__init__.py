@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from launcher.hooks.ema import EmaHook as EmaHook
     from launcher.hooks.evaluation import EvaluationHook as EvaluationHook
     from launcher.hooks.functions import FunctionHook as FunctionHook
+    from launcher.hooks.images import ImageFileLoggerHook as ImageFileLoggerHook
     from launcher.hooks.jsonl import JsonlHook as JsonlHook
     from launcher.hooks.logging import LoggingHook as LoggingHook
+    from launcher.hooks.media import MediaHook as MediaHook
     from launcher.hooks.progress import ProgressHook as ProgressHook
     from launcher.hooks.records import key_average as key_average
     from launcher.hooks.records import map_nested_tensor as map_nested_tensor
@@ -25,6 +27,7 @@ _MODULES = {
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
     "EmaHook": "hooks.ema", "FunctionHook": "hooks.functions",
+    "ImageFileLoggerHook": "hooks.images", "MediaHook": "hooks.media",
     "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
 }  # fmt: skip
 __all__ = list(_MODULES)

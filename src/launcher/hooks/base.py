@@ -101,6 +101,8 @@ class TrainerView(Protocol):
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, saved: dict[str, Any]) -> None: ...
     def log(self, records: Records, dry_run: bool = False) -> None: ...
+    def log_images(self, records: Records, dry_run: bool = False) -> None: ...
+    def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
     def fire(self, event: str, *args: Any, **options: Any) -> None: ...
 
 
@@ -166,7 +168,10 @@ class BaseHook:
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of PIL images."""
+        """Nested records of images: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
+
+    def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        """Nested records of tensors or arrays, whose values are counted in bins."""
 
     def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
         """Tensors as large as the model's, by a name that no other hook uses. Each rank stores its own piece, so that

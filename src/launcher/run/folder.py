@@ -32,6 +32,7 @@ class RunFolder:
     run.json                       state and attempts (see `launcher.run.record`)
     run.lock                       exists while a process works on the run (see `launcher.run.lock`)
     metrics.jsonl                  one line for each logged step
+    media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
     logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...
     export/                        what job=export writes

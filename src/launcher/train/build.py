@@ -18,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
 from launcher.hooks.init_from import InitFromHook
+from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
@@ -198,6 +199,7 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
     """Those of `hooks`, then the trackers."""
     nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
     hooks: list[BaseHook] = [instantiate(node) for node in nodes]
+    hooks.append(MediaHook())
     if config.run.init_from is not None:
         source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))

@@ -582,5 +582,9 @@ class BaseTrainer:
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
-        """Pass nested records of PIL images to every hook."""
+        """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
         self.fire("on_log_images", records, dry_run=dry_run)
+
+    def log_histograms(self, records: dict[str, Any], dry_run: bool = False) -> None:
+        """Pass nested records of tensors or arrays to every hook. All ranks call it."""
+        self.fire("on_log_histograms", records, dry_run=dry_run)

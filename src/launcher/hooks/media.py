@@ -1,0 +1,211 @@
+"""Images and histograms of a run: `media.jsonl`, with a PNG file for each image in `images/<step>/`."""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.jsonl import append, drop_lines_after, sync
+from launcher.hooks.records import flatten
+from launcher.run import ranks
+from launcher.run.files import fsync_folder, replace_file
+
+Row = dict[str, Any]
+
+
+class MediaHook(BaseHook):
+    """Writes what `trainer.log_images` and `trainer.log_histograms` get, on rank 0, under the rules of `metrics.jsonl`:
+    a row is written when the next step begins, the rows of the current step are part of the checkpoint, and a resume
+    drops the rows and images of later steps. A key that is logged twice in a step keeps its last value.
+
+    Args:
+        bins: of a histogram.
+    """
+
+    def __init__(self, bins: int = 64, clock: Callable[[], float] = time.time):
+        self.bins, self._clock = bins, clock
+        self._folder = Path()
+        self._rows: list[Row] = []
+        """Not in the file yet: those of the current step, and those that could not be written."""
+        self._writes = True
+        self._is_dirty = self._is_reported = False
+        self._check_lock = RunContext().check_lock
+
+    def bind(self, context: RunContext) -> None:
+        self._check_lock = context.check_lock
+
+    def on_start(self, trainer: TrainerView) -> None:
+        self._folder, self._writes = trainer.workspace or Path(), ranks.rank() == 0
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        if self._writes:
+            self._check_lock()
+            self._rows = [row for row in self._rows if "path" not in row or (self._folder / row["path"]).exists()]
+            drop_lines_after(self._path, min([row["step"] - 1 for row in self._rows], default=trainer.step))
+            remove_steps_after(self._folder / "images", trainer.step)
+
+    def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        for key, value in flatten(records) if self._writes else ():
+            path = f"images/{trainer.step}/{file_name(key)}.png"
+            if dry_run:
+                trainer.logger.info("Would write %s.", self._folder / path)
+                continue
+            content = BytesIO()
+            to_image(key, value).save(content, "PNG")
+            self._check_lock()
+            try:
+                file = self._folder / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(file, content.getvalue())
+            except OSError as error:
+                self._report(trainer, f"{file} could not be written: {error}.")
+            else:
+                self._add(trainer, "image", key, {"path": path})
+
+    def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        for key, value in flatten(records):
+            counts, edges = histogram(key, value, self.bins)
+            if dry_run:
+                trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
+            elif counts:
+                self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if self._rows:
+            self._flush(trainer, trainer.step)
+
+    def on_close(self, trainer: TrainerView) -> None:
+        self._flush(trainer)
+        if self._rows and self._writes:
+            trainer.logger.error("%d lines of %s were not written.", len(self._rows), self._path)
+
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        if self._is_dirty:
+            sync(self._path)
+            self._is_dirty = False
+        state_dict["media"] = {"rows": list(self._rows)}
+
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        self._rows = list(state_dict.get("media", {}).get("rows", ()))
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / "media.jsonl"
+
+    def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
+        if self._writes:
+            place = {"step": trainer.step, "kind": kind, "key": key}
+            self._rows = [row for row in self._rows if {name: row[name] for name in place} != place]
+            self._rows.append({"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content})
+
+    def _flush(self, trainer: TrainerView, before: int | None = None) -> None:
+        """Write the rows of all steps, or of those before a step."""
+        rows = [row for row in self._rows if before is None or row["step"] < before]
+        if not rows or not self._writes:
+            return
+        self._check_lock()
+        try:
+            append(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+            if (self._folder / "images").is_dir():
+                fsync_folder(self._folder / "images")
+        except OSError as error:
+            self._report(trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory.")
+        else:
+            self._rows = [row for row in self._rows if row not in rows]
+            self._is_dirty = True
+
+    def _report(self, trainer: TrainerView, message: str) -> None:
+        if not self._is_reported:
+            trainer.logger.error(message)
+        self._is_reported = True
+
+
+def remove_steps_after(folder: Path, step: int) -> None:
+    """Remove the folders of later steps, which a resumed run makes again."""
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if each.name.isdecimal() and int(each.name) > step:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def file_name(key: str) -> str:
+    """A key as a relative path: what a file name should not have becomes `_`, with a checksum of the part after it."""
+    return "/".join(map(_part, key.split("/")))
+
+
+def _part(part: str) -> str:
+    if re.fullmatch(r"\w[\w.+=@-]{0,99}", part, re.ASCII):
+        return part
+    return f"{re.sub(r'[^a-zA-Z0-9]', '_', part)[:80]}-{crc32(part.encode()):08x}"
+
+
+def to_image(key: str, value: Any) -> Any:
+    """A PIL image of a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W]. C is 1, 3 or 4.
+    Integers are 0 to 255, floats 0 to 1.
+
+    Raises:
+        ConfigError: pillow is not installed.
+        ValueError: the value is no such image.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ConfigError(
+            f"log_images {key}: needs the package pillow; pip install 'torch-launcher[pictures]'."
+        ) from error
+    if isinstance(value, Image.Image):
+        return value
+    is_tensor = isinstance(value, torch.Tensor)
+    array = _on_host(value) if is_tensor or isinstance(value, np.ndarray) else None
+    if array is not None and array.ndim == 3 and is_tensor:
+        array = np.moveaxis(array, 0, -1)
+    if array is None or not array.size or not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4))):
+        shape = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
+        raise ValueError(
+            f"log_images {key}: {shape} is no image; pass a PIL image, a NumPy array [H, W] or [H, W, C], or a tensor "
+            "[H, W] or [C, H, W], with 1, 3 or 4 channels."
+        )
+    if array.dtype == bool or array.dtype.kind == "f":
+        array = np.rint(np.nan_to_num(array.astype(np.float64), posinf=1.0).clip(0, 1) * 255)
+    array = np.ascontiguousarray(array.clip(0, 255).astype(np.uint8))
+    return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[-1] == 1 else array)
+
+
+def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
+    """Counts and edges of the finite values of an array, tensor or list; a pair (counts, edges) is kept as it is. No
+    counts: there is no finite value. All ranks call it: a sharded tensor is gathered.
+
+    Raises:
+        ValueError: `value` has no numbers, or the pair does not fit.
+    """
+    if isinstance(value, tuple):
+        counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])
+        if len(edges) != len(counts) + 1:
+            raise ValueError(f"log_histograms {key}: a pair needs counts, and one edge more than counts.")
+        return counts, edges
+    values = _on_host(value)
+    if values.dtype.kind not in "buif":
+        raise ValueError(f"log_histograms {key}: {type(value).__name__} has no numbers; pass a tensor or an array.")
+    values = values.astype(np.float64).ravel()
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return [], []
+    numbers, places = np.histogram(values, bins)
+    return numbers.tolist(), places.tolist()
+
+
+def _on_host(value: Any) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        value = (value.float() if value.is_floating_point() else value).cpu().numpy()
+    return np.asarray(value)

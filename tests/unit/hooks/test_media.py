@@ -1,0 +1,148 @@
+"""`media.jsonl` and `images/`: each step once over stops, kills and rollbacks; images and histograms of every kind."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from launcher import BaseHook, CheckpointingHook, EvaluationHook, MediaHook
+from launcher.hooks.media import file_name, histogram, to_image
+from launcher.run import signals
+from support.toy import GOOD, Toy
+
+Image = pytest.importorskip("PIL.Image")
+
+
+class Draws(BaseHook):
+    """Logs an image and a histogram after each step, and can end the training there as a kill would."""
+
+    def __init__(self, kill_at: int = 0):
+        self.kill_at = kill_at
+
+    def on_after_step(self, trainer: Any) -> None:
+        trainer.log_images({"val": {"x": np.full((2, 3), trainer.step, np.uint8)}})
+        trainer.log_histograms({"w": torch.arange(4.0) + trainer.step})
+        if trainer.step == self.kill_at:
+            raise KeyboardInterrupt
+
+
+def train(workspace: Path, max_steps: int, *hooks: BaseHook, every: int = 2, **options: Any) -> Toy:
+    trainer = Toy([*hooks, CheckpointingHook(every), MediaHook()], max_steps, workspace, batches=[GOOD], **options)
+    trainer.train()
+    return trainer
+
+
+def rows(workspace: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (workspace / "media.jsonl").read_text().splitlines()]
+
+
+def places(workspace: Path) -> list[tuple[int, str]]:
+    return [(row["step"], row["key"]) for row in rows(workspace)]
+
+
+def test_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, 9, Draws(kill_at=5))
+    assert (tmp_path / "images" / "5").exists()
+    train(tmp_path, 4, Draws())  # from step 4, with nothing left to do: what is later goes
+    assert places(tmp_path) == [(step, key) for step in range(1, 5) for key in ("val/x", "w")]
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["1", "2", "3", "4"]
+    train(tmp_path, 6, Draws())
+    assert places(tmp_path) == [(step, key) for step in range(1, 7) for key in ("val/x", "w")]
+    for row in rows(tmp_path)[::2]:
+        assert row["kind"] == "image" and row["path"] == f"images/{row['step']}/val/x.png"
+        assert np.asarray(Image.open(tmp_path / row["path"])).tolist() == [[row["step"]] * 3] * 2
+    last = rows(tmp_path)[-1]
+    assert sum(last["counts"]) == 4 and len(last["edges"]) == len(last["counts"]) + 1 and last["edges"][0] == 6.0
+
+
+def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
+    """The signal comes within the evaluation, which has logged one image by then; the resumed run repeats it."""
+
+    class Seen(Toy):
+        stop = False
+
+        def forward(self, input: torch.Tensor) -> Any:
+            if not self.model.training:
+                self.log_images({"seen": np.zeros((1, 1), np.uint8)})
+                if self.stop and self.step == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return super().forward(input)
+
+    def trainer() -> Seen:
+        evaluation = EvaluationHook(2, loader=lambda: [GOOD, GOOD], at_start=False)
+        return Seen([evaluation, CheckpointingHook(9), MediaHook()], 4, tmp_path, batches=[GOOD])
+
+    first = trainer()
+    first.stop = True
+    signals.install()
+    with pytest.raises(signals.Stop):
+        first.train()
+    assert places(tmp_path) == [(2, "seen")]
+    trainer().train()
+    assert places(tmp_path) == [(2, "seen"), (4, "seen")]
+
+
+def test_nothing_is_written_for_a_dry_run_or_where_nothing_is_logged(tmp_path: Path) -> None:
+    class Dry(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            trainer.log_images({"x": np.zeros((1, 1))}, dry_run=True)
+            trainer.log_histograms({"x": [1.0]}, dry_run=True)
+
+    train(tmp_path, 2, Dry())
+    assert not (tmp_path / "media.jsonl").exists() and not (tmp_path / "images").exists()
+
+
+def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "images").write_text("in the way")
+    assert train(tmp_path, 3, Draws()).step == 3
+    assert places(tmp_path) == [(1, "w"), (2, "w"), (3, "w")]
+    assert caplog.text.count("could not be written") == 1
+
+
+@pytest.mark.parametrize(
+    "value, mode, pixel",
+    [
+        (np.full((2, 3), 7, np.uint8), "L", 7),
+        (np.full((2, 3), 300), "L", 255),
+        (np.full((2, 3, 1), 0.5), "L", 128),
+        (np.array([[[1.0, 0.0, np.nan]] * 3] * 2), "RGB", (255, 0, 0)),
+        (torch.tensor([2.0, -1.0, 0.2, 1.0]).bfloat16()[:, None, None].expand(4, 2, 3), "RGBA", (255, 0, 51, 255)),
+        (torch.ones(2, 3, dtype=torch.bool), "L", 255),
+        (Image.new("P", (3, 2)), "P", 0),
+    ],
+)  # fmt: skip
+def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
+    image = to_image("x", value)
+    assert (image.mode, image.size, image.getpixel((0, 0))) == (mode, (3, 2), pixel)
+
+
+@pytest.mark.parametrize(
+    "value", [torch.zeros(2, 3, 4), np.zeros((4, 2, 2)), np.zeros(3), np.zeros((0, 3)), "a.png", 1]
+)
+def test_what_is_no_image_is_a_sentence(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"log_images val/x: .* is no image; pass a PIL image"):
+        to_image("val/x", value)
+
+
+def test_histograms() -> None:
+    counts, edges = histogram("x", torch.tensor([1.0, 2.0, float("nan"), float("inf")], requires_grad=True), 2)
+    assert (counts, edges) == ([1, 1], [1.0, 1.5, 2.0])
+    assert histogram("x", (np.array([3]), [0.0, 1.0]), 9) == ([3], [0.0, 1.0])
+    assert histogram("x", torch.full((2,), float("nan")), 9) == ([], [])
+    assert sum(histogram("x", [True, False, True], 2)[0]) == 3
+    for bad in ("text", ([1], [2])):
+        with pytest.raises(ValueError, match="log_histograms x: "):
+            histogram("x", bad, 2)
+
+
+def test_no_key_leaves_the_folder() -> None:
+    assert file_name("val/x-1") == "val/x-1"
+    parts = file_name("/../a b/ä").split("/")
+    assert len(parts) == 4 and len(set(parts)) == 4 and not {"", ".", ".."} & set(parts)
+    assert file_name("a b") != file_name("a_b")
