@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from launcher.hooks.jsonl import JsonlHook as JsonlHook
     from launcher.hooks.logging import LoggingHook as LoggingHook
     from launcher.hooks.media import MediaHook as MediaHook
+    from launcher.hooks.memory import CudaMaxMemoryHook as CudaMaxMemoryHook
     from launcher.hooks.progress import ProgressHook as ProgressHook
     from launcher.hooks.records import key_average as key_average
     from launcher.hooks.records import map_nested_tensor as map_nested_tensor
@@ -26,8 +27,8 @@ _MODULES = {
     "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
-    "EmaHook": "hooks.ema", "FunctionHook": "hooks.functions",
     "ImageFileLoggerHook": "hooks.images", "MediaHook": "hooks.media",
+    "EmaHook": "hooks.ema", "CudaMaxMemoryHook": "hooks.memory", "FunctionHook": "hooks.functions",
     "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
 }  # fmt: skip
 __all__ = list(_MODULES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.optimizers import needs_closure
@@ -16,6 +16,7 @@ from launcher.run.device import get_device
 from launcher.run.ranks import Ranks
 from launcher.strategies.base import Part, Saved, Snapshot, Strategy
 from launcher.strategies.first_weights import build
+from launcher.strategies.norms import by_mesh, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import piece_to_write, whole
@@ -60,11 +61,8 @@ class NativeStrategy(Strategy):
         )
 
     def _list_parameters(self) -> None:
-        """One list for plain tensors and one per mesh of sharded tensors: foreach operations take no mixture."""
-        meshes: dict[Any, list[nn.Parameter]] = {}
-        for p in (p for group in self.optimizer.param_groups for p in group["params"]):
-            meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
-        self._params, self._num_params = list(meshes.values()), sum(map(len, meshes.values()))
+        self._params = by_mesh(p for group in self.optimizer.param_groups for p in group["params"])
+        self._num_params = sum(map(len, self._params))
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:
@@ -82,10 +80,10 @@ class NativeStrategy(Strategy):
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
-            if self.plan.retry_non_finite and not math.isfinite((norm := self._total_norm()).item()):
+            if self.plan.retry_non_finite and not math.isfinite((norm := total_norm(self._params)).item()):
                 return self._leave_out(norm)  # this attempt is repeated
             self.before_clip()  # may change the gradients, and so their norm
-        norm = self._total_norm()
+        norm = total_norm(self._params)
         if self._device_decides:
             return self._update_unseen(norm)
         # The norm is finite exactly if every gradient is, unless the sum of squares overflows, which is as bad.
@@ -125,7 +123,7 @@ class NativeStrategy(Strategy):
                 is_first = False
                 return loss
             again = evaluate_again()
-            norm = self._total_norm()
+            norm = total_norm(self._params)
             if not math.isfinite(norm.item()):
                 raise TrainingError(
                     f"{type(self.optimizer).__name__} reached a non-finite gradient within a step; lower "
@@ -135,12 +133,6 @@ class NativeStrategy(Strategy):
             return again
 
         return closure
-
-    def _total_norm(self) -> torch.Tensor:
-        """2-norm over the gradients of the full model, 0-d; the same number on every rank, so that all ranks make the
-        same decision if it is not finite."""
-        norms = [whole(get_total_norm([p.grad for p in params if p.grad is not None])) for params in self._params]
-        return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
     def _clip(self, norm: torch.Tensor) -> None:
         if self.plan.max_grad_norm:

@@ -10,17 +10,23 @@ from support.ranks import together
 
 HOOKS = {
     "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
+    "memory": ["hooks.memory.interval=2"],
+    "throughput": ["hooks.throughput.interval=2"],
+    "gradients": ["hooks.gradients.interval=2"],
+    "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
 }
 BASIC = ["checkpointing", "logging", "evaluation"]
 SETTINGS = [
     "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
     *(setting for settings in HOOKS.values() for setting in settings),
 ]  # fmt: skip
+OBSERVING = ["memory", "throughput", "gradients", "profiler"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 
 
 def overrides(strategy: str, names: list[str]) -> list[str]:
-    return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *SETTINGS]
+    settings = [setting for setting in SETTINGS if setting.split(".")[1] in (*names, "micro_batch_size=3")]
+    return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *settings]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
         tasks: dict[str, Any] = {}
         for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
-            for order, names in {"": [*BASIC, *HOOKS], " reversed": [*HOOKS, *BASIC][::-1]}.items():
+            orders = {"": [*BASIC, *HOOKS], " reversed": [*HOOKS, *BASIC][::-1]}
+            orders[" alone"] = [name for name in (*BASIC, *HOOKS) if name not in OBSERVING]
+            for order, names in orders.items():
                 key = strategy + order
                 arguments = {"folder": str(folder / key), "overrides": overrides(strategy, names)}
                 tasks[key] = ("train" if order else "whole_and_interrupted", arguments)
@@ -51,6 +59,13 @@ def test_the_order_of_hooks_changes_nothing(results: Any, strategy: str) -> None
     of_strategy = results(STRATEGIES[strategy])
     for ordered, reversed_ in zip(of_strategy[strategy], of_strategy[f"{strategy} reversed"], strict=True):
         assert ordered["whole"]["digest"] == reversed_["digest"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_hooks_that_observe_change_nothing(results: Any, strategy: str) -> None:
+    of_strategy = results(STRATEGIES[strategy])
+    for with_all, alone in zip(of_strategy[strategy], of_strategy[f"{strategy} alone"], strict=True):
+        assert with_all["whole"]["digest"] == alone["digest"]
 
 
 def test_averages_load_under_another_strategy(tmp_path: Path) -> None:

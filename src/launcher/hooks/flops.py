@@ -1,0 +1,83 @@
+"""Floating-point operations: of a model, counted; of a device, by its data sheet."""
+
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import prod
+from typing import Any
+
+import torch
+
+from launcher.hooks.base import TrainerView
+from launcher.run.rng import isolated_rng
+
+PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
+    "B200": (2250, 1100, 75),
+    "GH200": (989.4, 494.7, 66.9),
+    "H200": (989.4, 494.7, 66.9),
+    "H100": (989.4, 494.7, 66.9),
+    "H100 NVL": (835, 417.5, 60),
+    "H100 PCIe": (756, 378, 51),
+    "A100": (312, 156, 19.5),
+    "A40": (149.7, 74.8, 37.4),
+    "A30": (165, 82, 10.3),
+    "A10": (125, 62.5, 31.2),
+    "L40S": (362, 183, 91.6),
+    "L4": (121, 60, 30.3),
+    "V100": (125, None, 15.7),
+    "T4": (65, None, 8.1),
+    "RTX 4090": (165.2, 82.6, 82.6),
+    "RTX 3090": (71, 35.6, 35.6),
+    "MI300X": (1307.4, 653.7, 163.4),
+    "MI250X": (383, None, 47.9),
+}
+"""TFLOP/s of dense matrix products (without sparsity) by the vendors' data sheets: bf16 and fp16, tf32, fp32."""
+
+
+def peak_tflops(device_name: str, precision: str) -> float | None:
+    """
+    Args:
+        device_name: as `torch.cuda.get_device_name` gives it.
+        precision: fp32, tf32, bf16 or fp16.
+    Returns:
+        None: the device is not in the table, or does not compute in this precision.
+    """
+    words = device_name.replace("-", " ").replace("_", " ")
+    names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", words)]
+    if not names:
+        return None
+    half, tf32, fp32 = PEAK_TFLOPS[max(names, key=len)]
+    return {"fp32": fp32, "tf32": tf32}.get(precision, half)
+
+
+def forward_flops(trainer: TrainerView, batch: Any) -> int:
+    """Operations of matrix products, convolutions and attention in a forward pass over a batch; a multiplication and an
+    addition are two. All ranks call it. Nothing of the training changes: it is a pass as in evaluation."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # torch's own table lacks it
+    model, was_training = trainer.model, trainer.model.training
+    model.eval()
+    try:
+        with (
+            isolated_rng(),
+            torch.no_grad(),
+            _uncompiled(),
+            trainer.strategy.forward_context(),
+            FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
+        ):
+            trainer.forward(batch)
+    finally:
+        model.train(was_training)
+    return counter.get_total_flops()
+
+
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **options: Any) -> int:
+    """Shapes [B, heads, T, head_dim] -> operations of the two products."""
+    return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled code shows no single operations."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

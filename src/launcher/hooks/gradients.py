@@ -1,0 +1,50 @@
+"""Norms of the gradients by block."""
+
+import torch
+from torch import nn
+
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.state import refuse_flat_buffers
+from launcher.strategies.norms import by_mesh, total_norm
+from launcher.strategies.weights import unwrap
+from launcher.types import PositiveInt
+
+
+class GradientsHook(BaseHook):
+    """Logs `gradients/<block>`: 2-norms before clipping, over all ranks.
+
+    A block is a numbered part of the model, with its name up to the first number (`blocks.3`); other parameters belong
+    to the part at the top (`embedding`).
+
+    Args:
+        interval: steps between two logged lines.
+        depth: parts of a name that make a block; None: up to the first number.
+    """
+
+    def __init__(self, interval: PositiveInt = 10, depth: PositiveInt | None = None):
+        self.interval, self.depth = interval, depth
+        self._norms: dict[str, torch.Tensor] = {}
+
+    def on_start(self, trainer: TrainerView) -> None:
+        refuse_flat_buffers(trainer, "hooks.gradients", "gradients")
+
+    def on_before_optimizer_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval and not trainer.is_last_step:
+            return
+        blocks: dict[str, list[nn.Parameter]] = {}
+        for name, p in unwrap(trainer.model).named_parameters():
+            if p.requires_grad:
+                blocks.setdefault(block_of(name, self.depth), []).append(p)
+        self._norms = {block: total_norm(by_mesh(params)) for block, params in blocks.items()}
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        norms, self._norms = self._norms, {}
+        if norms:
+            trainer.log({"gradients": norms})
+
+
+def block_of(name: str, depth: int | None = None) -> str:
+    parts = name.split(".")
+    if depth is None:
+        depth = next((i + 1 for i, part in enumerate(parts[:-1]) if part.isdecimal()), 1)
+    return ".".join(parts[: max(1, min(depth, len(parts) - 1))])

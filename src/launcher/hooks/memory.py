@@ -1,0 +1,68 @@
+"""The peak of memory on each rank."""
+
+import resource
+import sys
+
+import torch
+
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.run import ranks
+from launcher.types import PositiveInt
+
+GIB = 1024**3
+
+
+class MemoryHook(BaseHook):
+    """Sets `step_info["max_memory"]`, in GiB: progress and logging report it, the largest of all ranks where they sync.
+    Logs `memory/rank_<r>`, the peak of each rank since the previous line, and the peaks of the attempt at its end.
+
+    On CUDA it is the peak of allocated tensors within a step; on the CPU the peak resident set of the process so far;
+    on mps what the driver has allocated after the step.
+
+    Args:
+        interval: steps between two logged lines.
+    """
+
+    measures = True
+
+    def __init__(self, interval: PositiveInt = 10):
+        self.interval = interval
+        self._peak = self._highest = 0.0
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if trainer.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(trainer.device)
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        peak = max_memory(trainer.device)
+        trainer.step_info["max_memory"] = peak
+        self._peak = max(self._peak, peak)
+        if trainer.step % self.interval == 0:
+            self._log(trainer)
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        if trainer.is_last_step and self._peak:
+            self._log(trainer)
+
+    def _log(self, trainer: TrainerView) -> None:
+        self._highest, peak, self._peak = max(self._highest, self._peak), self._peak, 0.0
+        trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(ranks.all_gather(peak))}})
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        peaks = ranks.all_gather(self._highest)
+        each = ", ".join(f"rank {rank} {peak:.3g} GiB" for rank, peak in enumerate(peaks))
+        trainer.logger.info("Peak memory: %s.", each)
+
+
+CudaMaxMemoryHook = MemoryHook
+"""Its name in trainloop."""
+
+
+def max_memory(device: torch.device) -> float:
+    """In GiB, see `MemoryHook`."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory() / GIB
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB

@@ -1,0 +1,80 @@
+"""A trace of some steps by torch's profiler."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.run import ranks
+from launcher.types import NonNegativeInt, PositiveInt
+
+
+class ProfilerHook(BaseHook):
+    """Writes `profile/step-<first>-rank-<r>.json.gz`, for chrome://tracing or Perfetto, and logs the most expensive
+    operations.
+
+    Args:
+        start: steps of this attempt before the first that is recorded.
+        steps: recorded steps.
+        ranks: which ranks record.
+        record_shapes: of the operations' inputs.
+        profile_memory: allocations.
+        with_stack: the source lines of the operations.
+        path: of the folder, relative to the workspace.
+    """
+
+    def __init__(
+        self,
+        start: NonNegativeInt = 10,
+        steps: PositiveInt = 3,
+        ranks: list[NonNegativeInt] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        path: str = "profile",
+    ):
+        self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
+        self._options = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
+        self._profile: Any = None
+        self._step: Any = None
+        self._first = 0
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        self._first = trainer.step + self.start + 1
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if trainer.step == self._first and ranks.rank() in self.ranks:
+            self._profile = torch.profiler.profile(**self._options)  # type: ignore[arg-type]
+            self._profile.start()
+        if self._profile is not None:
+            self._step = torch.profiler.record_function(f"step {trainer.step}")
+            self._step.__enter__()
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if self._profile is None:
+            return
+        self._step.__exit__(None, None, None)
+        if trainer.step == self._first + self.steps - 1 or trainer.is_last_step:
+            self._finish(trainer)
+
+    def on_close(self, trainer: TrainerView) -> None:
+        if self._profile is not None:  # stopped or failed within the window
+            self._finish(trainer)
+
+    def _finish(self, trainer: TrainerView) -> None:
+        profile, self._profile = self._profile, None
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+        profile.stop()
+        folder = (trainer.workspace or Path()) / self.path
+        target = folder / f"step-{self._first:08d}-rank-{ranks.rank()}.json.gz"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            profile.export_chrome_trace(str(target))
+        except OSError as error:  # a full disk must not end the training
+            trainer.logger.error("The trace could not be written: %s.", error)
+            return
+        key = "self_device_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
+        table = profile.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=40)
+        trainer.logger.info("Profile of steps %d to %d: %s\n%s", self._first, trainer.step, target, table)

@@ -1,0 +1,127 @@
+"""Samples, tokens and model FLOPs per second."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.evaluation import batch_size
+from launcher.hooks.flops import forward_flops, peak_tflops
+from launcher.types import PositiveFloat, PositiveInt
+
+
+class ThroughputHook(BaseHook):
+    """Logs `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers [B, T, ...]),
+    `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its evaluations.
+
+    Model FLOPs of a step are three times those of a forward pass, counted once at the start of an attempt: a backward
+    pass has twice its products, and what is recomputed does not count (Chowdhery et al. 2022, appendix B,
+    arXiv:2204.02311). MFU is their share of what the devices can do.
+
+    Args:
+        interval: steps between two logged lines.
+        flops: count them.
+        peak_tflops: of one device, in TFLOP/s; None: by a table of devices, which the log states. No entry: no MFU.
+        clock: seconds.
+    """
+
+    measures = True
+
+    def __init__(
+        self,
+        interval: PositiveInt = 10,
+        flops: bool = True,
+        peak_tflops: PositiveFloat | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self.interval, self.flops, self.peak_tflops, self._clock = interval, flops, peak_tflops, clock
+        self._batch: Any = None
+        self._sizes: dict[str, float] = {}
+        """Of a sample: `tokens` and `flops`."""
+        self._micro_batch = 0
+        self._since: tuple[float, int, int | None] | None = None
+        """Time, step and samples at the start of the interval."""
+        self._paused_at = self._paused = 0.0
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        if not self._micro_batch and self._batch is None:
+            self._batch = batch
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if not self._micro_batch:
+            self._measure(trainer)
+        if self._since is None:
+            self._restart(trainer)
+        elif trainer.step % self.interval == 0 or trainer.is_last_step:
+            self._log(trainer)
+
+    def _measure(self, trainer: TrainerView) -> None:
+        batch, self._batch = self._batch, None
+        self._micro_batch = batch_size(batch)
+        if (tokens := num_tokens(batch)) is not None:
+            self._sizes["tokens"] = tokens / self._micro_batch
+        if self.flops:
+            forward = forward_flops(trainer, batch)
+            self._sizes["flops"] = 3 * forward / self._micro_batch
+            self._state_peak(trainer)
+
+    def _state_peak(self, trainer: TrainerView) -> None:
+        name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
+        precision = trainer.strategy.precision.name
+        source = "hooks.throughput.peak_tflops"
+        if self.peak_tflops is None:
+            self.peak_tflops, source = peak_tflops(name, precision), "dense, by the data sheet"
+        gflops = self._sizes["flops"] / 1e9
+        if self.peak_tflops is None:
+            trainer.logger.info(
+                "Model FLOPs: %.4g GFLOP a sample. The peak of this device (%s) is not known: no MFU; set "
+                "hooks.throughput.peak_tflops.", gflops, name,
+            )  # fmt: skip
+        else:
+            trainer.logger.info(
+                "Model FLOPs: %.4g GFLOP a sample. MFU is of %g TFLOP/s for each device (%s, %s, %s).",
+                gflops, self.peak_tflops, name, precision, source,
+            )  # fmt: skip
+
+    def _now(self, trainer: TrainerView) -> float:
+        """The time when the device has done what it was given."""
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+        return self._clock()
+
+    def _restart(self, trainer: TrainerView) -> None:
+        self._since, self._paused = (self._now(trainer), trainer.step, trainer.samples), 0.0
+
+    def _log(self, trainer: TrainerView) -> None:
+        assert self._since is not None
+        then, first, samples_before = self._since
+        world_size = trainer.strategy.ranks.world_size
+        samples = (trainer.step - first) * trainer.gradient_accumulation_steps * world_size * self._micro_batch
+        if trainer.samples is not None and samples_before is not None:
+            samples = trainer.samples - samples_before
+        speed = samples / max(self._now(trainer) - then - self._paused, 1e-9)
+        records = {"samples_per_second": speed}
+        if "tokens" in self._sizes:
+            records["tokens_per_second"] = speed * self._sizes["tokens"]
+        if "flops" in self._sizes:
+            records["tflops_per_second"] = speed * self._sizes["flops"] / 1e12
+            if self.peak_tflops is not None:
+                records["mfu"] = records["tflops_per_second"] / (world_size * self.peak_tflops)
+        trainer.log({"throughput": records})
+        self._restart(trainer)
+
+    def on_evaluation_start(self, trainer: TrainerView) -> None:
+        self._paused_at = self._now(trainer)
+
+    def on_evaluation_end(self, trainer: TrainerView) -> None:
+        self._paused += self._now(trainer) - self._paused_at
+
+
+def num_tokens(batch: Any) -> int | None:
+    """Integers in the first tensor of a batch, if it is [B, T, ...]; None: these are no tokens."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() if batch.dtype in (torch.int64, torch.int32) and batch.dim() > 1 else None
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((num_tokens(value) for value in values if isinstance(value, (torch.Tensor, list, tuple, dict))), None)
