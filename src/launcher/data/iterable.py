@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from launcher.data.randomness import PrivateGenerators, seed_generators
+from launcher.data.randomness import PrivateGenerators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
+from launcher.run.rng import seed_host
 
 Collate = Callable[[list[Any]], Any]
 Run = Callable[[Callable[[], Any]], Any]
@@ -49,7 +50,7 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
         if seed is not None:
-            seed_generators(int(mix(seed, epoch)[0]))
+            seed_host(int(mix(seed, epoch)[0]))
         count = 0
         for sample in dataset:
             count += 1
@@ -132,7 +133,7 @@ class EvaluationStream:
 
     def _samples(self) -> Iterator[Any]:
         if self.seed is not None:
-            seed_generators(int(mix(self.seed, 0)[0]))
+            seed_host(int(mix(self.seed, 0)[0]))
         yield from islice(self.dataset, self.max_samples)
 
 

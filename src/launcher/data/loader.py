@@ -10,11 +10,12 @@ import torch
 from torch.utils.data import default_collate
 
 from launcher.data.iterable import Collate, EvaluationStream, TrainingStream, is_stream, length, share, too_few
-from launcher.data.randomness import isolated, sample_seeds, seed_generators
+from launcher.data.randomness import sample_seeds
 from launcher.data.sampler import SampleOrder
 from launcher.data.transfer import on_device, pinned
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
+from launcher.run.rng import isolated, seed_host
 
 CPU = torch.device("cpu")
 Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and a seed uint64 [B] for each where asked for
@@ -45,7 +46,7 @@ class Fetch:
     def _seeded(self, indices: list[int], seeds: list[int]) -> Any:
         samples = []
         for index, seed in zip(indices, seeds, strict=True):
-            seed_generators(seed)
+            seed_host(seed)
             samples.append(self.dataset[index])
         return self.collate(samples)
 

@@ -1,10 +1,15 @@
-"""Random state: python, numpy, torch on every device; as a tree of plain values, so that it can be saved."""
+"""The global random generators of this process: python's, numpy's, and torch's on every device."""
 
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
+T = TypeVar("T")
+HostState = tuple[Any, Any, torch.Tensor]
+"""The states of the generators on the CPU: python's, numpy's and torch's."""
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
@@ -28,14 +33,51 @@ def set_deterministic(enabled: bool) -> None:
         torch.backends.cudnn.benchmark = False
 
 
+def seed_host(seed: int) -> None:
+    """Seed the generators on the CPU, which a dataset may use.
+
+    `torch.manual_seed` would also seed CUDA's, which belong to the model and must not be touched in a forked worker.
+    """
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(seed)
+
+
+def host_state() -> HostState:
+    return random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state()
+
+
+def restore_host(state: HostState) -> None:
+    """Restore what `host_state` returned."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.default_generator.set_state(state[2])
+
+
+def isolated(function: Callable[[], T]) -> T:
+    """Call `function`; afterwards the generators on the CPU are as before.
+
+    A signal may end a wait for data with an exception at any instruction (`signals.waiting`), once. Hence no context
+    manager, whose own code it could hit, and the second `restore_host`.
+    """
+    outside = host_state()
+    try:
+        return function()
+    finally:
+        try:
+            restore_host(outside)
+        except BaseException:
+            restore_host(outside)
+            raise
+
+
 def rng_state() -> dict[str, Any]:
-    """The state of every generator of this process; `restore_rng` puts it back."""
-    state_of: Any = np.random.get_state(legacy=True)
-    kind, keys, pos, has_gauss, cached = state_of
+    """The state of every generator as a tree of plain values and tensors, for a checkpoint. See `restore_rng`."""
+    python, (kind, keys, pos, has_gauss, cached), cpu = host_state()
     state: dict[str, Any] = {
-        "python": random.getstate(),
+        "python": python,
         "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(pos), int(has_gauss), float(cached)),
-        "torch": torch.get_rng_state(),
+        "torch": cpu,
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -52,12 +94,11 @@ def fresh_rng(step: int) -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Put back what `rng_state` gave. A device that is not here is passed over: its numbers cannot be drawn here."""
+    """Restore what `rng_state` returned. The state of a device that this machine does not have is ignored."""
     version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
     kind, keys, pos, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
+    numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
+    restore_host(((version, tuple(internal), gauss), numpy_state, state["torch"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
     if "mps" in state and torch.backends.mps.is_available():
@@ -65,7 +106,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """Whatever is drawn inside leaves no trace: evaluation must not move the training's random numbers."""
+    """A context after which all generators are as before: evaluation must not change the training's random numbers."""
 
     def __enter__(self) -> None:
         self._state = rng_state()

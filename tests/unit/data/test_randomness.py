@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from launcher.data import ResumableLoader, evaluation_loader
-from launcher.data.randomness import capture, isolated, seed_generators
-from launcher.run import signals
+from launcher.run.rng import seed_host
 
 
 class Augmented:
@@ -48,9 +47,9 @@ def test_epochs_samples_and_seeds_draw_differently():
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_training_generators_are_not_disturbed(num_workers):
-    seed_generators(1)
+    seed_host(1)
     expected = [torch.rand(2).tolist(), random.random(), np.random.rand()]
-    seed_generators(1)
+    seed_host(1)
     take(4, num_workers=num_workers)
     list(evaluation_loader(Augmented(), 2, num_workers=num_workers, seed_samples=True))
     assert [torch.rand(2).tolist(), random.random(), np.random.rand()] == expected
@@ -60,35 +59,3 @@ def test_evaluation_is_always_the_same():
     first, second = (torch.cat(list(evaluation_loader(Augmented(), 3, seed_samples=True))) for _ in range(2))
     workers = torch.cat(list(evaluation_loader(Augmented(), 2, num_workers=2, seed_samples=True)))
     assert torch.equal(first, second) and torch.equal(first, workers)
-
-
-def test_an_ended_wait_leaves_the_generators_as_they_were():
-    """The signal that ends the wait for data may come at any point of a sample's making, or of the putting back."""
-    before = capture()
-
-    def interrupted():
-        seed_generators(9)
-        raise signals.Interrupted
-
-    with pytest.raises(signals.Interrupted):
-        isolated(interrupted)
-    after = capture()
-    assert after[0] == before[0] and after[1][1].tolist() == before[1][1].tolist() and torch.equal(after[2], before[2])
-
-
-def test_the_putting_back_itself_may_be_ended(monkeypatch):
-    from launcher.data import randomness
-
-    before, restore, calls = capture(), randomness.restore, []
-
-    def once_interrupted(state):
-        calls.append(state)
-        if len(calls) == 1:
-            random.setstate(state[0])
-            raise signals.Interrupted
-        restore(state)
-
-    monkeypatch.setattr(randomness, "restore", once_interrupted)
-    with pytest.raises(signals.Interrupted):
-        isolated(lambda: seed_generators(9))
-    assert torch.equal(capture()[2], before[2])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from launcher.checkpoint.tree import decode, encode
-from launcher.run.rng import isolated_rng, restore_rng, rng_state, seed_all
+from launcher.run import rng, signals
+from launcher.run.rng import host_state, isolated, isolated_rng, restore_rng, rng_state, seed_all, seed_host
 
 
 def draw() -> list[Any]:
@@ -44,3 +45,33 @@ def test_isolation() -> None:
     assert draw() == expected
     with pytest.raises(ZeroDivisionError), isolated_rng():
         _ = 1 / 0
+
+
+def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
+    """The signal that ends the wait for data may come at any point of computing a sample, or of restoring."""
+    before = host_state()
+
+    def interrupted() -> None:
+        seed_host(9)
+        raise signals.Interrupted
+
+    with pytest.raises(signals.Interrupted):
+        isolated(interrupted)
+    after = host_state()
+    assert after[0] == before[0] and after[1][1].tolist() == before[1][1].tolist() and torch.equal(after[2], before[2])
+
+
+def test_restoring_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, restore, calls = host_state(), rng.restore_host, []
+
+    def once_interrupted(state: rng.HostState) -> None:
+        calls.append(state)
+        if len(calls) == 1:
+            random.setstate(state[0])
+            raise signals.Interrupted
+        restore(state)
+
+    monkeypatch.setattr(rng, "restore_host", once_interrupted)
+    with pytest.raises(signals.Interrupted):
+        isolated(lambda: seed_host(9))
+    assert torch.equal(host_state()[2], before[2])
