@@ -180,6 +180,8 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             return f"{path} is {show(node)} and has no keys."
         if part not in node:
             return _unknown_key(override, config) if not path else _unknown_part(override, path, part, node)
+    if override.is_delete():
+        return "its value is null, and Hydra deletes only keys with a value."
     return first_line(error.__cause__ or error)
 
 

@@ -6,7 +6,7 @@ the target's own signature is the schema, read from its source. Rules across sev
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -176,7 +176,9 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
         value = tree.get(name)
         if isinstance(value, dict):
             spec = _section(keys, takes_more=name in OPEN_SECTIONS)
-            yield from _keys(name, value, spec, partial=name == "trainer" and not trains)
+            yield from _keys(name, value, spec, partial=True)
+            if trains or name != "trainer":  # no constructor has defaults for these keys
+                yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
                 yield from _keys("trainer.compile", value["compile"], _section(CompileKeys), partial=False)
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
@@ -268,10 +270,16 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             yield Fault(join(path, key), show(value), f"{spec.name} takes no {key}{near}")
-    for parameter in spec.parameters:
-        if parameter.is_required and parameter.name not in node and not partial:
+    if not partial:
+        required = [parameter for parameter in spec.parameters if parameter.is_required]
+        yield from _missing(path, node, spec.name, required)
+
+
+def _missing(path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]) -> Iterator[Fault]:
+    for parameter in parameters:
+        if parameter.name not in node:
             key, kind = join(path, parameter.name), describe(parameter.annotation)
-            yield Fault(key, None, f"is missing, and {spec.name} needs it; add +{key}=<{kind}>.")
+            yield Fault(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
 
 
 def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[Fault]:

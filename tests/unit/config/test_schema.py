@@ -102,6 +102,9 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["run.id=true"], "run.id=true: should be text."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
+        (["~trainer.max_grad_norm"], "trainer.max_grad_norm: is missing, and trainer needs it; add +trainer.max_g"),
+        (["~run.resume"], "run.resume: is missing, and run needs it; add +run.resume=<text or a whole number>."),
+        (["~run.tag"], "~run.tag: its value is null, and Hydra deletes only keys with a value."),
         (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
         (
             ["data=digits"],
