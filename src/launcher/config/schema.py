@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Lt
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS
@@ -139,8 +139,24 @@ def check_hydra(config: DictConfig) -> None:
             faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
         elif source["schema"] == "file" and not Path(path).is_dir():
             faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
+    faults += _hidden_options(config)
     if faults:
         raise ConfigError(*map(str, faults))
+
+
+def _hidden_options(config: DictConfig) -> Iterator[Fault]:
+    """Chosen options that a later folder has too, with other content: Hydra silently uses the first."""
+    folders = composed_from(config)
+    choices = OmegaConf.select(config, "hydra.runtime.choices") if len(folders) > 1 else None
+    for group, choice in (choices or {}).items():
+        for option in choice if isinstance(choice, ListConfig) else [choice]:
+            files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
+            present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
+            for folder, content in present[1:]:
+                if content != present[0][1]:
+                    used = present[0][0]
+                    text = f"also an option of {used}, which would be used instead of that of {folder}; rename it."
+                    yield Fault(str(group), str(option), text)
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:

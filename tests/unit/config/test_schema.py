@@ -202,6 +202,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "conf"
 
 
+def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> None:
+    """Hydra would use ours silently."""
+    (project / "optimizer").mkdir(exist_ok=True)
+    (project / "optimizer" / "adamw.yaml").write_text("_target_: torch.optim.AdamW\nlr: 5.0\n")
+    assert sentences("optimizer=sgd", config_dir=project) == []
+    [sentence] = sentences("optimizer=adamw", config_dir=project)
+    assert sentence.startswith("optimizer=adamw: also an option of ") and f"that of {project}; rename it." in sentence
+
+
 def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> None:
     assert sentences("model=mine", config_dir=project) == []
     assert sentences("model=mine", "model.width=0", "+model.dept=3", config_dir=project) == [
