@@ -28,6 +28,21 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_log_says_what_ran_and_what_there_is(outputs: Path) -> None:
+    log = run_folder(outputs) / "logs" / "launcher.log"
+    lines = [line.split(maxsplit=2)[2] for line in log.read_text().splitlines()]
+    for expected in (
+        "Device: cpu, 1 rank, strategy=none, precision=fp32",
+        "Model: MLP, 2,410 parameters",
+        "Data: 1,438 samples, 22.47 steps an epoch, batch 64",
+        f"Not default: {' '.join(COMMAND)}",
+        f"Checkpoint: {run_folder(outputs)}/checkpoints/step-00000008",
+        f"To export: python -m launcher.runs export {run_folder(outputs).name} --outputs {outputs}",
+    ):
+        assert expected in lines, lines
+    assert any(line.startswith("Completed at step 8 after 0:00:") for line in lines)
+
+
 @pytest.mark.parametrize("checkpoint", ["latest", "best", "8"])
 def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> None:
     done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -17,13 +18,13 @@ from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.compositions import normalize
 from launcher.config.explain import explain, log_traceback, report, user_traceback
-from launcher.config.options import config_path
-from launcher.config.session import VERSION, flag_parser
+from launcher.config.options import TRAIN_JOB, config_path
+from launcher.config.session import VERSION, flag_parser, returned
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
 
 BAD_COMMAND = 2
-TRAIN_JOB = "launcher.jobs.train.TrainJob"
+VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 
 _task_started = False
 _existing_folders: frozenset[Path] = frozenset()
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and exits with 1
     # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [VERBOSE.get(word, word) for word in (sys.argv[1:] if argv is None else argv)]
     arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)
     try:
         arguments = read(words)
@@ -45,12 +46,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.cfg:
             sys.stdout.flush()
             schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))
-    except TrainingError:
-        raise SystemExit(1) from None  # the job has reported it, and it needs no traceback
+    except JobFailed as failed:
+        raise SystemExit(_reported(failed.error, None)) from None
     except Exception as error:
-        sentences = explain(error, None if _task_started else arguments)
-        report(sentences or [user_traceback(error).rstrip()])
-        raise SystemExit(BAD_COMMAND if sentences else 1) from None
+        raise SystemExit(_reported(error, None if _task_started else arguments)) from None
+
+
+def _reported(error: BaseException, arguments: Namespace | None) -> int:
+    """Print an error as its sentences, or as a traceback; the exit code."""
+    if isinstance(error, TrainingError):
+        return 1  # the job has reported it, and it needs no traceback
+    sentences = explain(error, arguments)
+    report(sentences or [user_traceback(error).rstrip()])
+    return BAD_COMMAND if sentences else 1
 
 
 def read(argv: Sequence[str]) -> Namespace:
@@ -106,7 +114,9 @@ def task(config: DictConfig) -> Any:
             raise
         report(sentences)
         _remove_empty(folder.path)
-        raise SystemExit(BAD_COMMAND) from None
+        refused = SystemExit(BAD_COMMAND)
+        refused.add_note(sentences[0])  # for the table of a sweep
+        raise refused from None
     return _metrics(folder) if result is None and config.job._target_ == TRAIN_JOB else result
 
 
@@ -129,12 +139,25 @@ def _remove_empty(folder: Path) -> None:
             return
 
 
+class JobFailed(BaseException):
+    """A job's error on its way through Hydra, which only passes on what is not an Exception."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+
 class Validation(Callback):
     """Checks the configuration before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.validate, config)
         _note_existing(Path(config.run.dir))
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """The last callback. Hydra would now print a line of its own about a job that failed, and raise its error."""
+        job_return: JobReturn = kwargs["job_return"]
+        if job_return.status == JobStatus.FAILED:
+            raise JobFailed(returned(job_return))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.check_hydra, config)

@@ -5,8 +5,10 @@ Sequence[JobReturn]` gets the whole list (an array of jobs on a cluster); otherw
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -18,11 +20,16 @@ from omegaconf import DictConfig
 from launcher.cli.composer import Composer
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
+from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.config.session import returned
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
+from launcher.runs.filters import sort
+from launcher.runs.find import StoredRun
+from launcher.runs.format import Page
+from launcher.runs.listing import table
 
 
 @dataclass
@@ -38,6 +45,8 @@ class SweepJob:
     """The resolved configuration, without Hydra's node; empty for a job at fault."""
     hydra: dict[str, Any] = field(default_factory=dict)
     """Hydra's node, interpolations as they are written."""
+    count: int = 1
+    """Jobs of the sweep."""
 
     @property
     def config(self) -> DictConfig:
@@ -52,7 +61,11 @@ class SweepJob:
     @property
     def label(self) -> str:
         shown = [each for each in self.overrides if each not in self.common and not each.startswith("hydra.")]
-        return " ".join([f"[{self.index}]", self.run, *shown])
+        return " ".join([f"job {self.index + 1}/{self.count}", self.run, *shown])
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.plain["run"]["dir"])
 
 
 def check_jobs(
@@ -70,7 +83,7 @@ def check_jobs(
     faults: list[str] = []
     runs: dict[str, SweepJob] = {}
     for index, job_overrides in enumerate(overrides, first_index):
-        job = SweepJob(index, list(job_overrides), composer, common=common)
+        job = SweepJob(index, list(job_overrides), composer, common=common, count=first_index + len(overrides))
         jobs.append(job)
         config = job.config
         job.hydra = plain_hydra(config.hydra)
@@ -89,7 +102,7 @@ def check_jobs(
 def _same_run(first: SweepJob, second: SweepJob) -> str:
     """The sentence that refuses two jobs of one identity, naming what differs and does not count."""
     keys = changed_keys(first.plain, second.plain)
-    same = f"jobs {first.index} and {second.index} of the sweep are the same run, {second.run}"
+    same = f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
     if not keys:
         return f"{' '.join(second.overrides)}: {same}; remove one, or give each its own run.tag."
     return (
@@ -121,14 +134,14 @@ def _run_in_turn(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraCon
     for job in jobs:
         try:
             signals.check()
+            print(f"{job.label}: starts", flush=True)
             result = _run(job, task, context)
         except SystemExit as stop:
             print(f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started", flush=True)
             raise stop
         results.append(result)
         print(
-            f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(result)}",
-            flush=True,
+            f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}", flush=True
         )
     return results
 
@@ -155,23 +168,44 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
     return result
 
 
-def reason(result: JobReturn) -> str:
-    """Why a job failed, in a few words."""
+def reason(job: SweepJob, result: JobReturn) -> str:
+    """Why a job failed, in a line: its error, why it was refused, or what its processes recorded."""
     error = unwrapped(returned(result))
-    if isinstance(error, SystemExit):
-        return f"failed with exit code {error.code}"
-    return f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if not isinstance(error, SystemExit):
+        return f"failed: {type(error).__name__}: {first_line(str(error))}"
+    if notes := getattr(error, "__notes__", None):
+        return f"refused: {notes[0]}"
+    attempts = StoredRun.read(job.folder).attempts
+    recorded = attempts[-1].get("reason") if attempts else None
+    return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def show_ranking(jobs: Sequence[SweepJob]) -> None:
+    """Print the runs of a sweep that trained, the best one first, if they are judged by the same metric."""
+    runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
+    metrics = {run.best["metric"] for run in runs if run.best}
+    if len(runs) < 2 or len(metrics) != 1 or any(run.state in ("queued", "running") for run in runs):
+        return
+    best_first = sort(runs, "best", reverse=runs[0].best_is_most)
+    page = Page()
+    print(f"Ranked by {metrics.pop()}:")
+    page.print(table(best_first, time.time(), page.width if sys.stdout.isatty() else None))
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
-    """Exit with code 1 and a table of the failed jobs, if there are any.
+    """Print the ranking; exit with code 1 and a table of the failed jobs, if there are any.
 
     Raises:
         SystemExit: some job failed.
     """
+    show_ranking(jobs)
     failed = [(job, result) for job, result in zip(jobs, results, strict=False) if result.status == JobStatus.FAILED]
     if failed:
         width = max(len(job.label) for job, _ in failed)
-        lines = [f"  {job.label:<{width}}  {reason(result)}" for job, result in failed]
+        lines = [f"  {job.label:<{width}}  {reason(job, result)}" for job, result in failed]
         print("\n".join([f"{len(failed)} of {len(jobs)} jobs failed:", *lines]), file=sys.stderr, flush=True)
         raise SystemExit(1)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+TRAIN_JOB = "launcher.jobs.train.TrainJob"
+
 
 def config_path() -> str:
     """The repository's `conf/` in a checkout, else the wheel's copy, in Hydra's notation."""

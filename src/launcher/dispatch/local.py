@@ -22,6 +22,7 @@ from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.run.lock import Holder, is_held, read_holder
+from launcher.run.logs import announce_imports
 from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -57,6 +58,7 @@ class LocalDispatch:
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config)
+        announce_imports()
         return instantiate(config.job).run(config)
 
     def count(self, config: DictConfig) -> int:
@@ -75,6 +77,7 @@ def spawn(config: DictConfig, count: int) -> Any:
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:
         OmegaConf.save(OmegaConf.create(job), folder / JOB)
+        announce_imports(f"Loading torch in {count} processes")
         spawner = Spawner(COMMAND, count, folder)
         ranks = spawner.run()
         cause = spawner.cause()

@@ -74,7 +74,7 @@ class ProgressHook(StatsHook):
         step, total = trainer.step, trainer.max_steps
         if self._bar is not None:
             self._bar.update(step, parts)
-        line = f"Step {step:>{len(str(total))}}/{total}: {step / total:.0%} " + " ".join(parts)
+        line = f"Step {step:>{len(str(total))}}/{total}: {percent(step, total)} " + " ".join(parts)
         if self.with_records and stats.records:
             line += " | " + format_records(stats.records)
         if self._bar is None:
@@ -123,13 +123,18 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def fitted(step: int, total: int, parts: list[str], width: int) -> str:
+def percent(step: int, total: int) -> str:
+    """Rounded down: 100% is the last step alone."""
+    return f"{100 * step // total}%"
+
+
+def fitted(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:
     """The line of a bar in at most `width` columns: parts that do not fit are left out."""
     share = step / total
-    line = f"{step}/{total} {share:.0%}"
+    line = f"{step}/{total} {percent(step, total)}"
     if width >= WIDE - MARGIN:
         done = round(16 * share)
-        line = f"{step}/{total} {'━' * done}{'╌' * (16 - done)} {share:.0%}"
+        line = f"{step}/{total} {marks[0] * done}{marks[1] * (16 - done)} {percent(step, total)}"
     for part in parts:
         if len(line) + 1 + len(part) <= width:
             line += " " + part
@@ -149,7 +154,8 @@ class _Bar:
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.text import Text
 
-        yield Text(fitted(*self._line, max(options.max_width - MARGIN, 10)), no_wrap=True)
+        marks = "#-" if options.ascii_only else "━╌"
+        yield Text(fitted(*self._line, max(options.max_width - MARGIN, 10), marks), no_wrap=True)
 
     def update(self, step: int, parts: list[str]) -> None:
         self._line = (step, self._line[1], parts)

@@ -18,6 +18,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.config.explain import unwrapped
 from launcher.errors import ConfigError, config_error
 from launcher.hooks.record import RecordHook, changes_since
+from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder, checkpoint_steps
 from launcher.run.lock import RunLock, held_here, refusal
@@ -59,17 +60,26 @@ class TrainJob:
             with opened(config, folder, lock) as record:
                 setup_logging(folder.log_path(ranks.rank), ranks.rank)
                 logger.info("Run %s", folder.path)
+                for line in start_lines(config, trainer):
+                    logger.info(line)
                 recorder.record = record
                 with attempt(record, config, ranks, trainer):
                     trainer.context.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
                     trainer.context.check_lock = lock.check if lock is not None else trainer.context.check_lock
                     trainer.train()
-                logger.info("Completed at step %d.", trainer.step)
+                report_end(record, config, "Completed at step %d", trainer)
         except signals.Stop:
             trainer.strategy.teardown()
             raise
         trainer.strategy.teardown()
         return trainer.state.metrics
+
+
+def report_end(record: RunRecord | None, config: DictConfig, how: str, trainer: Trainer) -> None:
+    """Log that training has ended, and on rank 0 what there is now."""
+    logger.info(f"{how}%s.", trainer.step, "" if record is None else f" after {time_taken(record)}")
+    for line in end_lines(record, config, sys.stdout) if record is not None else ():
+        logger.info(line)
 
 
 def _sleep(seconds: float) -> None:
@@ -229,6 +239,8 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
         name = signal.Signals(stop.signum).name
         logger.info("Stopped by %s at step %d; the same command resumes from there.", name, trainer.step)
         end_attempt(record, "preempted", trainer.step, signal=name, exit_code=int(stop.code or 0))
+        for line in end_lines(record, config, sys.stdout):
+            logger.info(line)
         raise
     except BaseException as error:
         tell_failure(error)

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
+LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
+
 _console: Any = None
 
 
@@ -57,6 +59,13 @@ def is_live_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
+def announce_imports(what: str = "Loading torch") -> None:
+    """One line on a terminal, since the imports that follow take seconds; none if they are done."""
+    if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
+        setup_logging(None)
+        logging.getLogger("launcher").info("%s.", what)
+
+
 def file_only(logger: logging.Logger, line: str) -> None:
     """Log a line to the run's file: on the screen a live bar shows the same. Nothing is logged without such a file."""
     if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
@@ -70,9 +79,20 @@ class _TerminalHandler(logging.Handler):
         if getattr(record, "file_only", False):
             return
         try:
-            console().print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+            console().print(self.colored(record), soft_wrap=True)
         except Exception:
             self.handleError(record)
+
+    def colored(self, record: logging.LogRecord) -> Any:
+        """The line with its level in colour. rich leaves colours out for NO_COLOR and TERM=dumb."""
+        from rich.text import Text
+
+        line = self.format(record)
+        text = Text(line)
+        if style := LEVEL_STYLES.get(record.levelname):
+            start = line.find(record.levelname)
+            text.stylize(style, start, start + len(record.levelname))
+        return text
 
 
 class _Undisturbed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from launcher.config.direction import direction
 from launcher.config.messages import hint, nearest
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
@@ -117,6 +118,12 @@ class StoredRun:
         """`metric`, `value` and `step` of the best checkpoint; empty if there is none."""
         best = self.record.get("best")
         return best if isinstance(best, dict) else {}
+
+    @property
+    def best_is_most(self) -> bool:
+        """Whether more of its best metric is better, by the configuration or the metric's name."""
+        mode = self.values.get("hooks.checkpointing.best_mode")
+        return (mode if mode in ("min", "max") else direction(str(self.best.get("metric")))) == "max"
 
     @cached_property
     def metrics(self) -> dict[str, Value]:

@@ -157,6 +157,7 @@ def test_flags_may_be_among_the_overrides() -> None:
     arguments = read(["seed=1", "-m", "model=gpt,mlp", "--config-dir", "conf", "device=cpu"])
     assert arguments.multirun and arguments.config_dir == "conf"
     assert arguments.overrides == ["seed=1", "model=gpt,mlp", "device=cpu"]
+    assert exit_code("-v", "--cfg", "job", "-p", "seed") == 0
     with pytest.raises(ConfigError, match="exclude each other"):
         read(["--cfg", "job", "--info"])
 
@@ -209,6 +210,7 @@ def test_a_crash_is_a_traceback_and_exit_code_one(outcome: str, message: str, tm
     assert "Traceback" in done.stderr and message in done.stderr
     frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
     assert frames and all("my_package" in line for line in frames), "the user's frames only"
+    assert "Error executing job" not in done.stderr, "Hydra's own line says nothing that ours do not"
 
 
 def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 
+from launcher.cli.sweep import reason, show_ranking
+from launcher.config.options import TRAIN_JOB
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
 from support.projects import exit_code, write_project
 
 
@@ -24,9 +31,10 @@ def sweep(*overrides: str) -> int:
 
 def test_every_combination_runs_in_a_folder_of_its_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep("seed=1,2", "optimizer.lr=0.1,0.2") == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert len(lines) == 4
-    assert lines[1].startswith("[1] gpt-text/") and lines[1].endswith(" seed=1 optimizer.lr=0.2: completed")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
+    assert len(lines) == 8
+    assert lines[2].startswith("job 2/4 gpt-text/") and lines[2].endswith(" seed=1 optimizer.lr=0.2: starts")
+    assert lines[3] == lines[2].removesuffix("starts") + "completed"
     assert len(list((project / "outputs" / "gpt-text").iterdir())) == 4
     assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
 
@@ -44,13 +52,13 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     not_identity = "run.not_identity=[run,hydra]"
     assert sweep("job.outcome=crashes,exits,refuses,completes", not_identity) == 1
     printed = capsys.readouterr()
-    states = [line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("[")]
-    assert len(states) == 4 and states[-1] == "completed"
+    states = [line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")]
+    assert len(states) == 8 and states[-1] == "completed"
     table = printed.err.splitlines()[-4:]
     assert table[0] == "3 of 4 jobs failed:"
     assert "failed: ValueError: a bug" in table[1]
     assert "failed with exit code 1" in table[2]
-    assert "failed with exit code 2" in table[3]
+    assert "refused: data.files='x': is empty." in table[3]
 
 
 def test_the_line_of_a_failed_job_has_its_cause(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,19 +66,53 @@ def test_the_line_of_a_failed_job_has_its_cause(project: Path, capsys: pytest.Ca
     assert "failed: RuntimeError: built" in capsys.readouterr().out.splitlines()[-1]
 
 
+class Job:
+    """What the ranking and the failures of a sweep look at."""
+
+    def __init__(self, folder: Path, best: float | None, outcome: str, metric: str = "val/loss"):
+        self.folder, self.plain = folder, {"job": {"_target_": TRAIN_JOB}}
+        record = RunRecord(RunFolder(folder).create())
+        record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
+        found = None if best is None else {"metric": metric, "value": best, "step": 1}
+        record.end_attempt(outcome, end_step=1, reason=f"it {outcome}\nwith much detail", best=found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("metric", "order"), [("val/loss", "bac"), ("val/accuracy", "abc")])
+def test_the_runs_of_a_sweep_are_ranked(
+    metric: str, order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs: Any = [
+        Job(tmp_path / "gpt" / "a", 0.5, "completed", metric),
+        Job(tmp_path / "gpt" / "b", 0.25, "completed", metric),
+        Job(tmp_path / "gpt" / "c", None, "failed"),
+    ]
+    show_ranking(jobs)
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"Ranked by {metric}:" and "".join(line.split()[1] for line in lines) == order
+    show_ranking(jobs[:1])
+    assert capsys.readouterr().out == "", "one run needs no ranking"
+
+
+def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path: Path) -> None:
+    result = JobReturn(overrides=[], cfg=OmegaConf.create())
+    result.status, result.return_value = JobStatus.FAILED, SystemExit(1)
+    job: Any = Job(tmp_path / "a", None, "failed")
+    assert reason(job, result) == "failed: it failed"
+
+
 def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = ["job.outcome=completes,'is stopped',exits", "run.not_identity=[run,hydra]"]
     assert sweep(*outcomes) == 143
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert len(lines) == 2 and lines[1].endswith(": stopped, and 1 more not started")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
+    assert len(lines) == 4 and lines[-1].endswith(": stopped, and 1 more not started")
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["data.num_workers=0,1"], "data.num_workers: jobs 0 and 1 of the sweep are the same run, gpt-text/"),
+        (["data.num_workers=0,1"], "data.num_workers: jobs 1 and 2 of the sweep are the same run, gpt-text/"),
         (["seed=1,1"], "remove one, or give each its own run.tag."),
-        (["seed=1,2", "device=cpu,cuda"], "device: jobs 0 and 1 of the sweep are the same run"),
+        (["seed=1,2", "device=cpu,cuda"], "device: jobs 1 and 2 of the sweep are the same run"),
         (["seed=1,2,x"], "seed='x': should be a whole number"),
     ],
 )

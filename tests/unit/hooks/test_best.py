@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from launcher import CheckpointingHook, EarlyStoppingHook, LoggingHook
+from launcher.config.direction import direction
 from launcher.errors import ConfigError
-from launcher.hooks.best import Best, direction
+from launcher.hooks.best import Best
 from support.toy import Toy, Values
 
 

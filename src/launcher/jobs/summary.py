@@ -1,0 +1,136 @@
+"""What a run prints at its start and at its end."""
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from launcher.data.iterable import length
+from launcher.hooks.records import show
+from launcher.run.history import encodable, sampled, sparkline
+from launcher.run.record import RunRecord
+from launcher.train.composed import Trainer
+
+CURVE_WIDTH = 32
+PLACES = ("run.", "paths.", "hydra.", "hydra/")
+"""Overrides that say where a run is stored, or how Hydra works."""
+
+
+def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
+    """What runs, on what, and with which settings."""
+    ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
+    precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
+    yield f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s}, {precision=!s}"
+    yield from model_lines(trainer.unwrapped_model, is_verbose())
+    yield f"Data: {data_line(config, trainer)}"
+    if overrides := [each for each in task_overrides() if not each.lstrip("+~").startswith(PLACES)]:
+        yield f"Not default: {' '.join(overrides)}"
+
+
+def device_name(device: torch.device) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
+    """The model's class and its parameters, those of tied tensors counted once."""
+    total, trainable = parameter_counts(model, set())
+    yield f"Model: {class_name(model)}, {total:,} parameters{described(total, trainable)}"
+    seen: set[nn.Parameter] = set()
+    for name, child in model.named_children() if by_module else ():
+        count, own_trainable = parameter_counts(child, seen)
+        yield f"  {name}: {class_name(child)}, {count:,}{described(count, own_trainable)}"
+
+
+def class_name(module: nn.Module) -> str:
+    """`fully_shard` derives a class `FSDP...` from the module's own."""
+    own = type(module)
+    return own.__bases__[-1].__name__ if hasattr(module, "set_requires_gradient_sync") else own.__name__
+
+
+def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
+    """All parameters, and the trainable ones; those in `seen` do not count."""
+    total = trainable = 0
+    for parameter in module.parameters():
+        if parameter not in seen:
+            seen.add(parameter)
+            size = int(getattr(parameter, "ds_numel", parameter.numel()))  # ZeRO 3 leaves an empty tensor
+            total, trainable = total + size, trainable + size * parameter.requires_grad
+    return total, trainable
+
+
+def described(total: int, trainable: int) -> str:
+    return "" if total == trainable else f", {trainable:,} trainable"
+
+
+def data_line(config: DictConfig, trainer: Trainer) -> str:
+    """Samples, steps of an epoch, and what the batch consists of."""
+    batch, plan, ranks = config.data.batch_size, trainer.strategy.plan, trainer.strategy.ranks.world_size
+    samples = length(getattr(trainer.data_loader, "dataset", None))
+    known = "a stream" if samples is None else f"{samples:,} samples, {samples / batch:,.4g} steps an epoch"
+    factors = [f"{plan.micro_batch_size} a micro-batch"]
+    factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []
+    factors += [f"{ranks} ranks"] if ranks > 1 else []
+    return f"{known}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def hydra_node() -> Any:
+    """Hydra's own configuration; None where Hydra did not start the job."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return HydraConfig.get() if HydraConfig.initialized() else None
+
+
+def is_verbose() -> bool:
+    hydra = hydra_node()
+    return hydra is not None and hydra.verbose is True
+
+
+def is_in_sweep() -> bool:
+    hydra = hydra_node()
+    return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
+
+
+def task_overrides() -> list[str]:
+    hydra = hydra_node()
+    return [] if hydra is None else [str(override) for override in hydra.overrides.task]
+
+
+def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[str]:
+    """The best metric, the loss, the newest checkpoint, and the commands that use them."""
+    folder, best = record.folder, record.data["best"]
+    if best is not None:
+        yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
+    losses = sampled(folder.metrics_path, "train/loss", CURVE_WIDTH)
+    if len(losses) > 1:
+        curve = sparkline(losses, CURVE_WIDTH)
+        yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{f'  {curve}' if encodable(curve, stream) else ''}"
+    if step := folder.newest_step():
+        yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
+    attempt = record.attempt
+    if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
+        return
+    outputs = str(config.paths.outputs)
+    place = "" if outputs == "outputs" else f" --outputs {shlex.quote(outputs)}"
+    for verb in ("evaluate", "export", "plot") if record.state == "completed" else ("resume", "plot"):
+        yield f"To {verb}: python -m launcher.runs {verb} {record.data['id']}{place}"
+
+
+def time_taken(record: RunRecord) -> str:
+    """Of the newest attempt, and of all where they are several: `0:01:10 (0:03:05 in 2 attempts)`."""
+    spans = [
+        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
+        for attempt in record.attempts
+        if attempt.ended is not None
+    ]
+    if not spans:
+        return "0:00:00"
+    total = f" ({sum(spans, timedelta())} in {len(spans)} attempts)" if len(spans) > 1 else ""
+    return f"{spans[-1]}{total}"

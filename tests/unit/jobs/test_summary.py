@@ -1,0 +1,78 @@
+"""What a run prints at its start and at its end."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from torch import nn
+
+from launcher.jobs.summary import end_lines, model_lines, time_taken
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+
+
+class Tied(nn.Module):
+    """Embedding and head share their weights; the body is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.body, self.head = nn.Embedding(100, 8), nn.Linear(8, 8), nn.Linear(8, 100, bias=False)
+        self.head.weight = self.embedding.weight
+        self.body.requires_grad_(False)
+
+
+def test_tied_parameters_count_once() -> None:
+    assert list(model_lines(Tied(), by_module=False)) == ["Model: Tied, 872 parameters, 800 trainable"]
+    assert list(model_lines(Tied(), by_module=True))[1:] == [
+        "  embedding: Embedding, 800",
+        "  body: Linear, 72, 0 trainable",
+        "  head: Linear, 0",
+    ]
+
+
+def finished(folder: Path, outcome: str, losses: list[float]) -> RunRecord:
+    """The record of a run that was resumed once, an hour later."""
+    run = RunFolder(folder / "gpt" / "1a2b").create()
+    run.metrics_path.write_text("".join(json.dumps({"step": n, "train/loss": x}) + "\n" for n, x in enumerate(losses)))
+    (run.checkpoints / "step-00000010").mkdir(parents=True)
+    (run.checkpoints / "step-00000010" / "manifest.json").touch()
+    seconds = 0.0
+    record = RunRecord(run, clock=lambda: seconds)
+    attempt = {"max_steps": 10, "world_size": 1, "strategy": "none"}
+    record.begin_attempt(start_step=0, **attempt)
+    seconds = 10.0
+    record.end_attempt("preempted", end_step=5, signal="SIGTERM", exit_code=143)
+    seconds = 3600.0
+    record.begin_attempt(start_step=5, **attempt)
+    seconds = 3665.0
+    best = {"metric": "val/loss", "value": 1.5e-9, "step": 8}
+    record.end_attempt(outcome, end_step=10, best=best)  # type: ignore[arg-type]
+    return record
+
+
+def test_the_end_of_a_run(tmp_path: Path) -> None:
+    record = finished(tmp_path, "completed", [4.0, 3.0, 2.0, 1e-7])
+    config = OmegaConf.create({"paths": {"outputs": "my runs"}})
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    assert list(end_lines(record, config, stream)) == [
+        "Best: val/loss 1.5000e-09 at step 8",
+        "Loss: 4.000 to 1.000e-07  ███▁",
+        f"Checkpoint: {record.folder.checkpoints}/step-00000010",
+        "To evaluate: python -m launcher.runs evaluate 1a2b --outputs 'my runs'",
+        "To export: python -m launcher.runs export 1a2b --outputs 'my runs'",
+        "To plot: python -m launcher.runs plot 1a2b --outputs 'my runs'",
+    ]
+    assert time_taken(record) == "0:01:05 (0:01:15 in 2 attempts)"
+
+
+@pytest.mark.parametrize("losses", [[], [2.0]])
+def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[float]) -> None:
+    record = finished(tmp_path, "preempted", losses)
+    config = OmegaConf.create({"paths": {"outputs": "outputs"}})
+    ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert list(end_lines(record, config, ascii_stream))[2:] == [
+        "To resume: python -m launcher.runs resume 1a2b",
+        "To plot: python -m launcher.runs plot 1a2b",
+    ]
