@@ -19,7 +19,7 @@ def checkout(tmp_path):
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     blocks = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
-    assert len(blocks) == 6
+    assert len(blocks) == 8
     for name, text in blocks.items():
         assert not (tmp_path / name).exists()
         (tmp_path / name).write_text(text)
@@ -28,13 +28,21 @@ def checkout(tmp_path):
 
 def test_new_parts_are_one_file_and_one_yaml(checkout):
     overrides = ["model=linear", "data=digits", "strategy=anomaly", "trainer.max_steps=3", "device=cpu"]
-    overrides += ["hooks=[default,weight_norm]", "hooks.weight_norm.interval=2", "run.name=a", "run.id=b"]
+    overrides += [
+        "tracker=csv",
+        "hooks=[default,weight_norm]",
+        "hooks.weight_norm.interval=2",
+        "run.name=a",
+        "run.id=b",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     done = python.run("-m", "launcher", *overrides, cwd=checkout, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = checkout / "outputs" / "a" / "b"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "weights/norm" in row] == [2, 3]
+    mirrored = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    assert [int(step) for step, key, _ in mirrored if key == "weights/norm"] == [2, 3]
     record = json.loads((folder / "run.json").read_text())
     assert (record["state"], record["strategy"]) == ("completed", "anomaly")
 

@@ -25,6 +25,7 @@ ORDER = [
     {"train"},
     {"distributed", "utils"},
     {"hooks"},
+    {"trackers"},
     {"checkpoint"},
     {"strategies", "data"},
     {"models", "optim"},
@@ -56,7 +57,7 @@ STRANGERS = {
 
 # What a configuration error, `--help` or a look at the runs loads.
 TORCH_FREE = [
-    *("__main__", "cli", "config", "errors", "runs", "slurm", "types"),
+    *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
     *("checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
     *(

@@ -1,5 +1,6 @@
 """Composing the jobs of a sweep; many differ only in a few values."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from launcher.config.compositions import Compositions, is_group, parse
 from launcher.config.session import apply_values
 
+NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
+
 
 class Composer:
     """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig):
         self.loader = loader
+        self.sweep = sweep_name(master)
         self.groups = Compositions(lambda overrides: loader.load_sweep_config(master, overrides))
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
@@ -36,6 +40,9 @@ class Composer:
             apply_values(values, config)
             _record_overrides(config, [override for override in parsed if not override.is_hydra_override()])
         config.hydra.job.id, config.hydra.job.num = str(index), index
+        if config.run.get("sweep") is None:
+            with open_dict(config):
+                config.run.sweep = self.sweep
         _fix_name(config)
         return config
 
@@ -54,6 +61,12 @@ class Composer:
     def _chooses(self, override: Override) -> bool:
         is_name = isinstance(override.value(), str | list)
         return override.type == OverrideType.CHANGE and is_name and is_group(override, self.loader)
+
+
+def sweep_name(master: DictConfig) -> str:
+    """A name for a sweep, the same when the same command is run again; where and how its jobs run does not count."""
+    words = sorted(word for word in master.hydra.overrides.task if not str(word).lstrip("+~").startswith(NOT_IN_NAME))
+    return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"
 
 
 def _record_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:

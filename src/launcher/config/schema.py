@@ -39,6 +39,7 @@ class Run:
     id: str
     dir: str
     tag: str | int | float | None = None
+    sweep: str | int | None = None
     resume: str | int = "auto"
     init_from: str | None = None
     init_strict: bool = True

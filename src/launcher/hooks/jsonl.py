@@ -15,6 +15,7 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_numbers
 from launcher.run import ranks
 from launcher.run.files import fsync_file, replace_file
+from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +29,12 @@ class JsonlHook(BaseHook):
 
     Args:
         path: relative to the workspace.
+        keep_dropped: keep the lines that a resume drops in a hidden file beside it: a tracker that has them already can
+            tell whether they are computed again with the same values.
     """
 
-    def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time):
-        self.path = Path(path)
+    def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time, keep_dropped: bool = False):
+        self.path, self.keep_dropped = Path(path), keep_dropped
         self._attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
@@ -54,7 +57,10 @@ class JsonlHook(BaseHook):
         if self._writes:
             self._check_lock()
             kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
-            self._count = drop_lines_after(self.path, json.loads(kept[0])["step"] - 1 if kept else trainer.step)
+            last = json.loads(kept[0])["step"] - 1 if kept else trainer.step
+            if self.keep_dropped:
+                keep_lines_after(self.path, last)
+            self._count = drop_lines_after(self.path, last)
             if self._count < self._expected:
                 trainer.logger.error(
                     "%s has %d of the %d lines that the checkpoint of step %d knows of; the others are lost.",
@@ -165,6 +171,19 @@ def drop_lines_after(path: Path, step: int) -> int:
     if len(kept) < len(lines):
         replace_file(path, b"".join(kept))
     return len(kept)
+
+
+def keep_lines_after(path: Path, step: int) -> None:
+    """Keep the lines after `step` in the file of dropped lines. The first line of a step is the one kept."""
+    lines: dict[float, bytes] = {}
+    for file in (dropped_path(path), path):
+        content = file.read_bytes() if file.is_file() else b""
+        for line in content.splitlines(keepends=True):
+            number = _step_of(line)
+            if number is not None and number > step:
+                lines.setdefault(number, line)
+    if lines or dropped_path(path).exists():
+        replace_file(dropped_path(path), b"".join(lines.values()))
 
 
 def _step_of(line: bytes) -> float | None:

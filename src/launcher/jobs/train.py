@@ -25,6 +25,8 @@ from launcher.run.lock import RunLock, held_here, refusal
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
 from launcher.run.record import Outcome, RunRecord
+from launcher.trackers.base import build_trackers
+from launcher.trackers.process import FollowerProcess
 from launcher.train.build import build_trainer, code_state, logger, resolved_yaml
 from launcher.train.composed import Trainer
 
@@ -46,6 +48,7 @@ class TrainJob:
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         if on_main(lambda: nothing_to_do(config, folder, plain, code)):
             return None
+        follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config)))
         lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if ranks.is_main else None
         recorder = RecordHook(None, plain, code)
         try:
@@ -66,12 +69,18 @@ class TrainJob:
                 with attempt(record, config, ranks, trainer):
                     trainer.context.attempt = broadcast(record.attempt.number if record and record.attempt else 1)
                     trainer.context.check_lock = lock.check if lock is not None else trainer.context.check_lock
+                    if ranks.is_main:
+                        follower.start()
                     trainer.train()
                 report_end(record, config, "Completed at step %d", trainer)
         except signals.Stop:
             trainer.strategy.teardown()
             raise
+        except Exception:
+            follower.wait()
+            raise
         trainer.strategy.teardown()
+        follower.wait()
         return trainer.state.metrics
 
 
@@ -80,6 +89,18 @@ def report_end(record: RunRecord | None, config: DictConfig, how: str, trainer: 
     logger.info(f"{how}%s.", trainer.step, "" if record is None else f" after {time_taken(record)}")
     for line in end_lines(record, config, sys.stdout) if record is not None else ():
         logger.info(line)
+
+
+def usable_trackers(config: DictConfig) -> list[str]:
+    """The names of the trackers that a follower is to serve while the run trains.
+
+    Raises:
+        ConfigError: a library or a key that one needs is missing.
+    """
+    trackers = build_trackers(config.get("tracker"))
+    for name, tracker in trackers.items():
+        tracker.check(f"tracker.{name}")
+    return [name for name, tracker in trackers.items() if not tracker.waits_for_sync]
 
 
 def _sleep(seconds: float) -> None:

@@ -23,6 +23,7 @@ from launcher.runs import (
     resume,
     retry,
     show,
+    sync,
     verify,
 )
 from launcher.runs.filters import is_condition
@@ -30,7 +31,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = {
     "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export,
-    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot,
+    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot, "sync": sync,
     "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
 from launcher.hooks.init_from import InitFromHook
+from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
@@ -28,6 +29,7 @@ from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
+from launcher.trackers.base import is_tracker
 from launcher.train.composed import Trainer
 from launcher.train.startup import skip_dynamo_import
 
@@ -196,10 +198,12 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _hooks(config: DictConfig) -> list[BaseHook]:
-    """Those of `hooks`, then the trackers."""
-    nodes = [node for group in ("hooks", "tracker") for node in (config.get(group) or {}).values() if node is not None]
-    hooks: list[BaseHook] = [instantiate(node) for node in nodes]
-    hooks.append(MediaHook())
+    """Those of `hooks`, those that write metrics.jsonl and media.jsonl, and the hooks among `tracker`."""
+    hooks, beside = [
+        [instantiate(node) for node in (config.get(group) or {}).values() if node is not None and not is_tracker(node)]
+        for group in ("hooks", "tracker")
+    ]
+    hooks += [JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ())), MediaHook(), *beside]
     if config.run.init_from is not None:
         source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))

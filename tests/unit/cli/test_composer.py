@@ -2,7 +2,9 @@
 
 import pytest
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
+from launcher.cli.composer import sweep_name
 from launcher.cli.sweep import SweepJob, check_jobs
 from launcher.config.compose import compose
 from launcher.config.resolve import plain_hydra, resolve
@@ -37,9 +39,25 @@ def jobs() -> list[SweepJob]:
 @pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
 def test_a_job_equals_its_overrides_alone(jobs: list[SweepJob], index: int) -> None:
     job = jobs[index]
-    assert job.plain == validate(compose(JOBS[index]))
+    alone = validate(compose(JOBS[index]))
+    alone["run"]["sweep"] = job.plain["run"]["sweep"]
+    assert job.plain == alone
     assert job.hydra["overrides"]["task"] == JOBS[index]
     assert (job.hydra["job"]["num"], job.hydra["job"]["id"]) == (index, str(index))
+
+
+def test_the_jobs_of_a_sweep_have_its_name(jobs: list[SweepJob]) -> None:
+    names = {job.plain["run"]["sweep"] for job in jobs}
+    assert len(names) == 1 and names.pop().startswith("sweep-")
+
+
+@pytest.mark.parametrize(("words", "is_same"), [
+    (["lr=1,2", "seed=1,2", "tracker=[]", "dispatch.nproc=1"], True),
+    (["seed=1,2,3", "lr=1,2"], False),
+])  # fmt: skip
+def test_a_sweep_is_named_by_its_overrides(words: list[str], is_same: bool) -> None:
+    masters = [OmegaConf.create({"hydra": {"overrides": {"task": each}}}) for each in (["seed=1,2", "lr=1,2"], words)]
+    assert (sweep_name(masters[0]) == sweep_name(masters[1])) is is_same
 
 
 def test_each_configuration_is_a_copy(jobs: list[SweepJob]) -> None:

@@ -44,6 +44,8 @@ def test_the_current_folder_does_not_count(tmp_path: Path, monkeypatch: pytest.M
         "hooks.checkpointing.interval=7",
         "~hooks.progress",
         "tracker=[]",
+        "tracker=[tensorboard]",
+        "run.sweep=s",
         "run.name=mine",
         "run.resume=must",
         "job=evaluate",

@@ -1,0 +1,200 @@
+"""What a tracker is, and the run that it mirrors."""
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import yaml
+
+from launcher.config.tree import get
+from launcher.errors import ConfigError
+from launcher.run.files import replace_file
+from launcher.run.folder import RunFolder
+from launcher.run.record import read_record
+
+Line = dict[str, Any]
+"""A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""
+NO_METRICS = ("step", "time", "attempt", "samples", "media")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
+
+
+class TrackedRun:
+    """What trackers read of a run: its files, never the training process.
+
+    Args:
+        config: the resolved configuration; None: the one in the run's folder.
+    """
+
+    def __init__(self, folder: RunFolder, config: dict[str, Any] | None = None):
+        self.folder = folder
+        if config is not None:
+            self.config = config
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        config = self._yaml("config.yaml")
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def name(self) -> str:
+        return str(get(self.config, "run.name") or self.folder.path.parent.name)
+
+    @property
+    def id(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.id}"
+
+    @property
+    def sweep(self) -> str | None:
+        """What the jobs of one sweep have in common."""
+        sweep = get(self.config, "run.sweep")
+        return str(sweep) if sweep else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """run.json as it is now; empty if it cannot be read."""
+        try:
+            return read_record(self.folder.record_path)
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def attempt(self) -> dict[str, Any]:
+        """The newest attempt."""
+        attempts = self.record.get("attempts") or [{}]
+        return dict(attempts[-1])
+
+    @property
+    def swept(self) -> dict[str, Any]:
+        """The hyperparameters that the command line set, with their values: {"optimizer.lr": 0.01, "model": "mlp"}."""
+        values = {}
+        for override in self._yaml("overrides.yaml") or ():
+            key, _, text = str(override).lstrip("+").partition("=")
+            if not key.startswith("~") and key.partition(".")[0] not in NOT_SWEPT:
+                value = get(self.config, key)
+                values[key] = text if isinstance(value, Mapping) else value
+        return values
+
+    def stored(self, tracker: str) -> dict[str, Any]:
+        """What a tracker keeps in the run's folder. `id` is there from the beginning: it makes this folder's run on a
+        server another one than that of a folder which was deleted, or which is on another machine."""
+        path = self.folder.path / ".trackers" / f"{tracker}.json"
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            data = None
+        if isinstance(data, dict) and "id" in data:
+            return data
+        return self.store(tracker, {"id": f"{self.id}-{uuid.uuid4().hex[:8]}"})
+
+    def store(self, tracker: str, data: dict[str, Any]) -> dict[str, Any]:
+        path = self.folder.path / ".trackers" / f"{tracker}.json"
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, json.dumps(data).encode())
+        return data
+
+    def _yaml(self, name: str) -> Any:
+        try:
+            return yaml.load((self.folder.hydra / name).read_bytes(), Loader=LOADER)
+        except (OSError, yaml.YAMLError, UnicodeDecodeError):
+            return None
+
+
+class Tracker(ABC):
+    """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there is no torch.
+
+    A constructor takes options only: the training process calls it too, to check them.
+    """
+
+    library: ClassVar[str] = ""
+    """The module that it needs."""
+    extra: ClassVar[str] = ""
+    """The extra of torch-launcher that installs it."""
+    waits_for_sync: bool = False
+    """Whether it does nothing until `launcher.runs sync`."""
+    run: TrackedRun
+    """Set before `open`."""
+
+    def check(self, key: str, to_sync: bool = False) -> None:
+        """Whether it can work here; called before training starts.
+
+        Args:
+            key: where it is in the configuration: tracker.wandb.
+            to_sync: for `launcher.runs sync`.
+        Raises:
+            ConfigError: a library or a key is missing.
+        """
+        if self.library and find_spec(self.library) is None:
+            raise ConfigError(
+                f"{key}: {self.library} is not installed; install it with pip install 'torch-launcher[{self.extra}]'."
+            )
+
+    @abstractmethod
+    def open(self) -> int:
+        """Connect. Called again after any method has failed.
+
+        Returns:
+            The last step that it holds; -1 for none.
+        """
+
+    @abstractmethod
+    def write(self, lines: list[Line]) -> None:
+        """Add lines, in the order of their steps, all of later steps than those it holds."""
+
+    @abstractmethod
+    def close(self, state: str) -> None:
+        """
+        Args:
+            state: of the run: completed, preempted, cancelled, failed, killed, or running if this stops before the run.
+        """
+
+
+def numbers(line: Line) -> dict[str, float]:
+    """The metrics of a line."""
+    return {key: float(value) for key, value in line.items() if key not in NO_METRICS}
+
+
+def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Each line with each of its images or histograms."""
+    return ((line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind)
+
+
+def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A configuration without these dotted keys."""
+    left_out = set(keys)
+
+    def kept(tree: Any, path: str) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        paths = {key: f"{path}.{key}" if path else str(key) for key in tree}
+        return {key: kept(tree[key], paths[key]) for key in tree if paths[key] not in left_out}
+
+    return dict(kept(config, ""))
+
+
+def is_tracker(node: Any) -> bool:
+    """Whether a node of the group `tracker` is for the follower; a hook is not."""
+    from hydra.utils import get_object
+
+    target = get_object(node["_target_"]) if node is not None else None
+    return isinstance(target, type) and issubclass(target, Tracker)
+
+
+def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, Tracker]:
+    """The trackers of the group `tracker`, by name.
+
+    Args:
+        names: only these; the others are not even imported.
+    """
+    from hydra.utils import instantiate
+
+    chosen = [name for name in nodes or () if names is None or name in names]
+    return {name: instantiate(nodes[name]) for name in chosen if is_tracker(nodes[name])}

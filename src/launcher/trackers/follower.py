@@ -1,0 +1,251 @@
+"""Mirrors a run in its trackers, from a process of its own: `python -m launcher.trackers.follower RUN_DIR NAME...`.
+
+The run's files are the truth. Each tracker reports how far it is, and gets the lines after that. Whatever is killed,
+and whenever: no step is lost, and none is there twice. Training never waits for any of this.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.lock import LockLost, RunLock, is_held
+from launcher.run.process import process_start
+from launcher.run.signals import HANDLED
+from launcher.trackers.base import TrackedRun, Tracker, build_trackers
+from launcher.trackers.lines import Lines
+
+FINAL = ("completed", "failed", "cancelled")
+"""States in which the newest line will not be written again."""
+RUNNING, SUPERSEDED = "running", "superseded"
+INTERVAL = 1.0
+"""Seconds between two looks at the run's files."""
+PATIENCE = 300.0
+"""Seconds after the run's end in which a tracker that fails is tried again."""
+HANGS = 1800.0
+"""Seconds after that in which a call into a tracker may return: a checkpoint may be large."""
+LONGEST_WAIT = 60.0
+"""Seconds between two tries, at most."""
+
+logger = logging.getLogger("launcher.trackers")
+
+
+class FollowerLock(RunLock):
+    """The lock of those who write to a run's trackers; the run's own is independent of it."""
+
+    def __init__(self, folder: RunFolder):
+        super().__init__(folder)
+        self.path = folder.path / "tracker.lock"
+
+
+class Follower:
+    """
+    Args:
+        trackers: by name; each has a thread of its own, so that one that hangs holds up none of the others.
+        check: called before each write; raises LockLost where another process has taken over.
+        follow: until the run ends; False: bring the trackers up to date, once.
+    """
+
+    def __init__(
+        self,
+        run: TrackedRun,
+        trackers: dict[str, Tracker],
+        check: Callable[[], None] = lambda: None,
+        *,
+        follow: bool = True,
+        interval: float = INTERVAL,
+        patience: float = PATIENCE,
+        hangs: float | None = HANGS,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
+        self.interval, self.patience, self.hangs, self.clock = interval, patience, hangs, clock
+        self.attempt = run.attempt.get("number")
+        self.unfinished = dict.fromkeys(trackers, "is still being sent to")
+        """Why each tracker that is not up to date is not."""
+        self.steps: dict[str, int] = {}
+        """How far each tracker is."""
+        self._stop = threading.Event()
+
+    def follow_run(self, until: Callable[[], bool] = lambda: False) -> bool:
+        """Whether every tracker has all of the run, as far as it is.
+
+        Args:
+            until: asked now and then; True: stop as if the run had ended here.
+        """
+        threads = [
+            threading.Thread(target=self._mirror, args=(name, tracker), name=name, daemon=True)
+            for name, tracker in self.trackers.items()
+        ]
+        for thread in threads:
+            thread.start()
+        ended_at: float | None = None
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            if until():
+                self._stop.set()
+            if self._stop.is_set() or self.state() != RUNNING:
+                ended_at = ended_at or self.clock()
+                if self.hangs is not None and self.clock() - ended_at > self.patience + self.hangs:
+                    break
+            alive[0].join(self.interval)
+        return not self.unfinished
+
+    def state(self) -> str:
+        """The run's state; `killed` where nobody is on a run that is said to be running, `superseded` where another
+        attempt has begun, which has a follower of its own."""
+        state = self._recorded()
+        if state == RUNNING and not is_held(self.run.folder):
+            state = self._recorded()  # it may have ended between the two looks
+            return "killed" if state == RUNNING else state
+        return state
+
+    def _recorded(self) -> str:
+        record = self.run.record
+        attempts = record.get("attempts") or [{}]
+        if self.follow and attempts[-1].get("number") != self.attempt:
+            return SUPERSEDED
+        return str(record.get("state") or RUNNING)
+
+    def _mirror(self, name: str, tracker: Tracker) -> None:
+        """One tracker, until it has everything."""
+        tracker.run = self.run
+        lines: Lines | None = None
+        ended_at: float | None = None
+        wait = self.interval
+        while True:
+            state = self.state()
+            is_end = state != RUNNING or not self.follow or self._stop.is_set()
+            ended_at = (ended_at or self.clock()) if is_end else None
+            try:
+                lines = lines or self._open(name, tracker)
+                self._send(name, tracker, lines, state)
+                if is_end:
+                    self._close(name, tracker, lines, state)
+                    return
+                wait = self.interval
+            except LockLost as lost:
+                self.unfinished[name] = str(lost)
+                return
+            except Exception as error:
+                is_over = ended_at is not None and self.clock() - ended_at >= self.patience
+                is_last = is_over or self._stop.is_set() or state == SUPERSEDED
+                self._report(name, error, is_first=wait == self.interval and not is_last)
+                if is_last:
+                    return
+                lines, wait = None, min(2 * wait, LONGEST_WAIT)
+            self._stop.wait(wait)
+
+    def _report(self, name: str, error: Exception, is_first: bool) -> None:
+        self.unfinished[name] = reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        logger.debug("%s", name, exc_info=True)
+        if is_first:
+            logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)
+
+    def _close(self, name: str, tracker: Tracker, lines: Lines, state: str) -> None:
+        self.check()
+        tracker.close(RUNNING if state == SUPERSEDED else state)
+        lines.close()
+        del self.unfinished[name]
+        logger.debug("%s: closed at step %d (%s)", name, lines.after, state)
+
+    def _open(self, name: str, tracker: Tracker) -> Lines:
+        self.check()
+        after = tracker.open()
+        logger.debug("%s: open, has the steps up to %d", name, after)
+        self.steps[name] = after
+        return Lines(self.run.folder, after)
+
+    def _send(self, name: str, tracker: Tracker, lines: Lines, state: str) -> None:
+        known = lines.changed
+        while batch := lines.read(final=state in FINAL):
+            self.check()
+            tracker.write(batch)
+            self.steps[name] = lines.after
+        if known is None and lines.changed is not None:
+            logger.warning(
+                "Tracker %s: step %d has other values since the run was resumed; the tracker keeps those from before.",
+                name,
+                lines.changed,
+            )
+
+
+def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
+    """Wait for another follower of this run, which ends once it sees that a new attempt has begun. False: it does not
+    end, and this run is over."""
+    while True:
+        try:
+            lock.acquire()
+            return True
+        except ConfigError:
+            if is_over():
+                return False
+            time.sleep(seconds)
+
+
+def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
+    """A sentence for each tracker that is not up to date."""
+    return [
+        f"Tracker {name}: {reason}. Complete it with: python -m launcher.runs sync {folder.path}"
+        for name, reason in follower.unfinished.items()
+    ]
+
+
+class _Pipe(logging.StreamHandler):
+    """To the training process, which logs these lines as its own; once it has ended nobody reads them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+def set_up_logging(folder: RunFolder) -> None:
+    """Everything of `launcher` into logs/tracker.log; what a person must know also to the training process."""
+    file = logging.FileHandler(folder.logs / "tracker.log")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    pipe = _Pipe(sys.stdout)
+    pipe.setFormatter(logging.Formatter("%(levelno)d %(message)s"))
+    pipe.setLevel(logging.INFO)
+    pipe.addFilter(lambda record: record.name == logger.name)
+    for handler in (file, pipe):
+        logging.getLogger("launcher").addHandler(handler)
+    logging.getLogger("launcher").setLevel(logging.DEBUG)
+    logging.raiseExceptions = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Follow a run until it ends."""
+    for signum in HANDLED:
+        signal.signal(signum, signal.SIG_IGN)  # they are meant for the run; its end ends this process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    path, *names = sys.argv[1:] if arguments is None else arguments
+    folder = RunFolder(Path(path))
+    set_up_logging(folder)
+    run = TrackedRun(folder)
+    lock = FollowerLock(folder)
+    follower = Follower(run, build_trackers(run.config.get("tracker"), names), lock.check)
+    started = time.monotonic()
+    logger.debug("Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt)
+
+    def is_over() -> bool:
+        state = follower.state()
+        return state == SUPERSEDED or (state != RUNNING and time.monotonic() - started > PATIENCE)
+
+    if not acquire(lock, is_over):
+        return
+    try:
+        is_done = follower.follow_run()
+        for sentence in () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower):
+            logger.warning("%s", sentence)
+    finally:
+        lock.release()
+    sys.stdout.flush()
+    os._exit(0 if is_done else 1)  # a library's threads and exit handlers may wait for a server
+
+
+if __name__ == "__main__":
+    main()

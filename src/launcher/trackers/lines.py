@@ -1,0 +1,144 @@
+"""The lines of metrics.jsonl and media.jsonl, each step once, while they are written."""
+
+import json
+import math
+import os
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from launcher.run.folder import RunFolder
+from launcher.trackers.base import Line
+
+BATCH = 1000
+MEASURED = ("train/loss", "train/grad_norm", "val/")
+"""What is the same when a step is computed again; times are not."""
+
+
+class _File:
+    """A file that grows, and that a resume replaces by a shorter one."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BufferedReader | None = None
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """The new lines, and whether they are all lines of a new file."""
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            is_gone = self._file is not None
+            self.close()
+            return [], is_gone
+        is_new = self._file is None
+        if self._file is not None:
+            # the open file keeps its inode from being used again
+            before = os.fstat(self._file.fileno())
+            is_new = (now.st_ino, now.st_dev) != (before.st_ino, before.st_dev) or now.st_size < self._file.tell()
+        if is_new:
+            self.close()
+            self._file = open(self.path, "rb")  # noqa: SIM115 - stays open
+        assert self._file is not None
+        start = self._file.tell()
+        content = self._file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        self._file.seek(start + len(complete))
+        return [row for row in map(parse, complete.splitlines()) if row is not None], is_new
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+class Lines:
+    """The lines after a step, as they come.
+
+    The newest step waits until a later one exists: a run that is stopped during an evaluation writes the line of that
+    step again, complete, when it resumes.
+
+    Args:
+        after: the last step that the tracker holds.
+    """
+
+    def __init__(self, folder: RunFolder, after: int):
+        self.after = self._after_at_start = after
+        self._metrics, self._media = _File(folder.metrics_path), _File(folder.path / "media.jsonl")
+        self._lines: dict[int, Line] = {}
+        self._items: dict[int, list[dict[str, Any]]] = {}
+        self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
+        self.changed: int | None = None
+        """The first step that was sent with other values than metrics.jsonl has since the run was resumed."""
+
+    def read(self, final: bool = False) -> list[Line]:
+        """The next lines, at most 1000; empty: no more for now.
+
+        Args:
+            final: the run has ended, so the newest step is complete.
+        """
+        self._read_files()
+        newest = max(self._lines, default=-1)
+        steps = sorted(step for step in self._lines.keys() | self._items.keys() if final or step < newest)[:BATCH]
+        lines = []
+        for step in steps:
+            items = self._items.pop(step, [])
+            line = self._lines.pop(step, None) or {"step": step, "time": items[0]["time"]}
+            lines.append(line | {"media": items} if items else line)
+            self.after = step
+        return lines
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._media.close()
+
+    def _read_files(self) -> None:
+        """Metrics first: when a step's line is there, the media of all earlier steps are written."""
+        rows, is_new = self._metrics.read()
+        if is_new:
+            self._lines.clear()
+            self._dropped = {row["step"]: row for row in read_rows(self._dropped_path)}
+        for row in rows:
+            if row["step"] > self.after:
+                self._lines[row["step"]] = row
+            if self.changed is None and row["step"] <= self._after_at_start:
+                self._compare(row)
+        rows, is_new = self._media.read()
+        if is_new:
+            self._items.clear()
+        for row in rows:
+            if row["step"] > self.after:
+                self._items.setdefault(row["step"], []).append(row)
+
+    def _compare(self, row: Line) -> None:
+        before = self._dropped.get(row["step"])
+        if before is not None and any(differs(before[key], row[key]) for key in before.keys() & row.keys()
+                                      if key.startswith(MEASURED) and not key.endswith("time")):  # fmt: skip
+            self.changed = row["step"]
+
+
+def differs(before: Any, now: Any) -> bool:
+    try:
+        return not (before == now or (math.isnan(float(before)) and math.isnan(float(now))))
+    except (TypeError, ValueError):
+        return True
+
+
+def dropped_path(metrics: Path) -> Path:
+    """Where a resume keeps the lines that it drops from metrics.jsonl."""
+    return metrics.with_name(f".{metrics.name}.dropped")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [row for row in map(parse, path.read_bytes().splitlines()) if row is not None]
+    except OSError:
+        return []
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """A line with a step; None for anything else."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

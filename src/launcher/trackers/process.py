@@ -1,0 +1,69 @@
+"""The follower's process, as the training process sees it: started, listened to, and hardly waited for."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+from launcher.run import signals
+from launcher.run.folder import RunFolder
+
+WAIT = 10.0
+"""Seconds for which a run that has ended waits for its trackers."""
+
+logger = logging.getLogger("launcher")
+
+
+class FollowerProcess:
+    """
+    Args:
+        names: of the trackers; without any, nothing is started.
+    """
+
+    def __init__(self, folder: RunFolder, names: Iterable[str]):
+        self.folder, self.names = folder, list(names)
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it in a session of its own, where neither Ctrl-C nor a signal to this process's group reaches it."""
+        if not self.names:
+            return
+        environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}  # not our process's
+        command = [sys.executable, "-m", "launcher.trackers.follower", str(self.folder.path), *self.names]
+        try:
+            with signals.blocked(), open(self.folder.logs / "tracker.log", "a") as log:
+                self.process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                    start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:
+            logger.warning("The trackers could not be started (%s); complete them with %s.", error, self._sync())
+            return
+        threading.Thread(target=self._relay, name="trackers", daemon=True).start()
+
+    def wait(self, seconds: float = WAIT) -> None:
+        """Wait until the trackers have everything, at most `seconds`, and only until a signal."""
+        until = time.monotonic() + seconds
+        while self.process is not None and self.process.poll() is None and not signals.received():
+            if time.monotonic() > until:
+                logger.warning(
+                    "The trackers are not complete; process %d continues with them. To be sure: %s",
+                    self.process.pid,
+                    self._sync(),
+                )
+                return
+            time.sleep(0.02)
+
+    def _relay(self) -> None:
+        """Log what the follower reports. It writes nothing while all is well, so this costs a step nothing."""
+        assert self.process is not None and self.process.stdout is not None
+        for line in self.process.stdout:
+            level, _, text = line.rstrip("\n").partition(" ")
+            if level.isdigit():
+                logger.log(int(level), "%s", text)
+
+    def _sync(self) -> str:
+        return f"python -m launcher.runs sync {self.folder.path}"

@@ -1,0 +1,148 @@
+"""tracker=tensorboard: an event file in the run's folder, written without torch and TensorFlow."""
+
+import json
+import os
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import replace_file
+from launcher.trackers.base import Line, Tracker, media, numbers
+
+FILE = "events.out.tfevents.0000000000.launcher"
+POSITION = ".position.json"
+NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
+
+
+class TensorBoardTracker(Tracker):
+    """One event file for the whole run. It is cut back to what is known to be complete whenever it is opened, and only
+    grows otherwise, so a reader never sees a step twice.
+
+    Args:
+        path: the folder of the event file; a relative one is in the run's folder.
+        namespace_separator: between the parts of a metric's name.
+        hparams: keys of the configuration for the HPARAMS tab; null: those that the command line set.
+    """
+
+    library = extra = "tensorboard"
+
+    def __init__(self, path: str = "tensorboard", namespace_separator: str = "/", hparams: list[str] | None = None):
+        self.path, self.namespace_separator, self.hparams = path, namespace_separator, hparams
+        self._file: Any = None
+
+    def open(self) -> int:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is not None:
+            self._file.close()
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._position = dict(NOTHING)
+        try:
+            self._position |= json.loads((folder / POSITION).read_bytes())
+        except (OSError, ValueError):
+            pass
+        self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
+        if os.fstat(self._file.fileno()).st_size < self._position["size"]:  # not the file that the position is of
+            self._position = dict(NOTHING)
+        self._file.truncate(self._position["size"])
+        self._file.seek(0, os.SEEK_END)
+        self._writer = RecordWriter(self._file)
+        if not self._position["size"]:
+            self._put(wall_time=0.0, file_version="brain.Event:2")
+            self._start_session()
+            self._commit(-1)
+        return int(self._position["step"])
+
+    def write(self, lines: list[Line]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+
+        for line in lines:
+            values = [Summary.Value(tag=self._tag(key), simple_value=value) for key, value in numbers(line).items()]
+            for _, item in media([line], "image"):
+                png = (self.run.folder.path / item["path"]).read_bytes()
+                width, height = struct.unpack(">II", png[16:24])  # of PNG's first chunk
+                image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
+                values.append(Summary.Value(tag=self._tag(item["key"]), image=image))
+            for _, item in media([line], "histogram"):
+                histogram = HistogramProto(**_statistics(item["counts"], item["edges"]))
+                values.append(Summary.Value(tag=self._tag(item["key"]), histo=histogram))
+            self._put(wall_time=line["time"], step=line["step"], summary=Summary(value=values))
+        if lines:
+            self._commit(lines[-1]["step"])
+
+    def close(self, state: str) -> None:
+        if state not in ("running", self._position["closed"]):
+            self._end_session(state)
+            self._commit(self._position["step"], closed=state)
+        self._file.close()
+        self._file = None
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder.path / Path(self.path).expanduser()
+
+    def _tag(self, key: str) -> str:
+        return key.replace("/", self.namespace_separator)
+
+    def _put(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.write(Event(**fields).SerializeToString())
+
+    def _commit(self, step: int, closed: str | None = None) -> None:
+        """From here on, what was written counts."""
+        self._writer.flush()
+        os.fsync(self._file.fileno())
+        self._position = {"step": step, "size": self._file.tell(), "closed": closed}
+        replace_file(self.folder / POSITION, json.dumps(self._position).encode())
+
+    def _start_session(self) -> None:
+        from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+        info = plugin_data_pb2.SessionStartInfo(group_name=self.run.label)
+        for key, value in self._hparams().items():
+            if isinstance(value, bool):
+                info.hparams[key].bool_value = value
+            elif isinstance(value, int | float):
+                info.hparams[key].number_value = value
+            else:
+                info.hparams[key].string_value = str(value)
+        self._put_session(metadata.SESSION_START_INFO_TAG, session_start_info=info)
+
+    def _end_session(self, state: str) -> None:
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+        status = api_pb2.STATUS_SUCCESS if state == "completed" else api_pb2.STATUS_FAILURE
+        info = plugin_data_pb2.SessionEndInfo(status=status)
+        self._put_session(metadata.SESSION_END_INFO_TAG, session_end_info=info)
+
+    def _put_session(self, tag: str, **fields: Any) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+        data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **fields)
+        described = metadata.create_summary_metadata(data)
+        self._put(summary=Summary(value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)]))
+
+    def _hparams(self) -> dict[str, Any]:
+        from launcher.config.tree import get
+
+        if self.hparams is None:
+            return self.run.swept
+        return {key: get(self.run.config, key) for key in self.hparams}
+
+
+def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
+    """What a histogram's protocol buffer has: sums are those of the buckets' middles."""
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
+    return {
+        "min": edges[0],
+        "max": edges[-1],
+        "num": sum(counts),
+        "sum": sum(count * middle for count, middle in zip(counts, middles, strict=True)),
+        "sum_squares": sum(count * middle**2 for count, middle in zip(counts, middles, strict=True)),
+        "bucket_limit": edges[1:],
+        "bucket": counts,
+    }

@@ -1,0 +1,46 @@
+"""Trackers as a user has them: chosen on the command line, or synced later."""
+
+import json
+import signal
+from pathlib import Path
+
+from support import runner
+from support.runner import launch, run_folder, stop_at
+
+TINY = (
+    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=20", "hooks.logging.interval=2",
+    "hooks.evaluation.interval=10", "hooks.checkpointing.interval=5",
+)  # fmt: skip
+FILES = "+tracker.files={_target_:support.file_tracker.FileTracker}"
+
+
+def tracked(outputs: Path) -> list[dict]:
+    lines = (run_folder(outputs) / "tracked.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in runner.TIMES} for line in lines]
+
+
+def test_a_run_that_is_stopped_and_resumed_is_mirrored_once(tmp_path: Path) -> None:
+    stopped = launch(tmp_path, *TINY, FILES, *stop_at(9))
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
+    check_complete(tmp_path, launch(tmp_path, *TINY, FILES))
+
+
+def test_one_of_two_ranks_starts_the_follower(tmp_path: Path) -> None:
+    check_complete(tmp_path, launch(tmp_path, *TINY, FILES, "dispatch.nproc=2", "strategy=ddp"))
+    assert (run_folder(tmp_path) / "logs" / "tracker.log").read_text().count("of attempt 1") == 1
+
+
+def check_complete(outputs: Path, done: runner.Outcome) -> None:
+    assert done.returncode == 0, done.output
+    assert tracked(outputs) == runner.metrics(outputs)
+    assert [line["step"] for line in tracked(outputs)] == [*range(0, 21, 2)]
+    assert (run_folder(outputs) / "tracked.state").read_text() == "completed"
+
+
+def test_a_missing_library_refuses_the_run(tmp_path: Path) -> None:
+    refused = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
+    assert refused.returncode == 2
+    assert refused.output.strip().splitlines()[-1] == (
+        "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
+    )
+    assert not list(tmp_path.rglob("run.json"))

@@ -1,0 +1,56 @@
+"""The files of a run, as training writes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
+from launcher.run.record import RunRecord
+from launcher.trackers.base import TrackedRun, Tracker
+
+
+class WrittenRun:
+    """A run's folder, with a process on it: this one.
+
+    Args:
+        tracker: the group `tracker` of its configuration.
+    """
+
+    def __init__(self, path: Path, tracker: Any = None, overrides: list[str] | None = None, **config: Any):
+        self.folder = RunFolder(path).create()
+        self.folder.hydra.mkdir(exist_ok=True)
+        content = {"run": {"name": path.parent.name, "id": path.name}, "tracker": tracker or {}, **config}
+        (self.folder.hydra / "config.yaml").write_text(yaml.safe_dump(content))
+        (self.folder.hydra / "overrides.yaml").write_text(yaml.safe_dump(overrides or []))
+        self.lock = RunLock(self.folder)
+        self.begin()
+
+    def begin(self, start_step: int = 0, max_steps: int = 100) -> None:
+        self.lock.acquire()
+        self.record = RunRecord(self.folder)
+        self.record.begin_attempt(start_step=start_step, max_steps=max_steps, world_size=1, strategy="none")
+
+    def log(self, *steps: int, **metrics: Any) -> None:
+        """Append lines; without metrics, train/loss is 1 / (1 + step)."""
+        with open(self.folder.metrics_path, "a") as file:
+            for step in steps:
+                line = {"step": step, "time": 1000.0 + step, "attempt": 1, "samples": step * 8}
+                line |= metrics or {"train/loss": 1 / (1 + step)}
+                file.write(json.dumps(line) + "\n")
+
+    def log_media(self, step: int, **item: Any) -> None:
+        with open(self.folder.path / "media.jsonl", "a") as file:
+            file.write(json.dumps({"step": step, "time": 1000.0 + step, **item}) + "\n")
+
+    def end(self, outcome: Any = "completed", **details: Any) -> None:
+        reason = details.pop("reason", "early" if outcome == "completed" else None)
+        self.record.end_attempt(outcome, end_step=details.pop("step", 100), reason=reason, **details)
+        self.lock.release()
+
+    def tracked(self, tracker: Tracker) -> TrackedRun:
+        """The run, bound to a tracker."""
+        tracker.run = TrackedRun(self.folder)
+        return tracker.run

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from launcher.errors import ConfigError
+from launcher.trackers.base import build_trackers, media, numbers
+from support.file_tracker import FileTracker
+from support.tracked import WrittenRun
+
+NODES = {
+    "files": {"_target_": "support.file_tracker.FileTracker", "needs": "no_such_library"},
+    "jsonl": {"_target_": "launcher.hooks.jsonl.JsonlHook"},
+    "gone": None,
+}
+
+
+def test_hooks_in_the_group_are_no_trackers():
+    assert list(build_trackers(OmegaConf.create(NODES))) == ["files"]
+    assert build_trackers(NODES, ["jsonl"]) == build_trackers(None) == {}
+
+
+def test_what_is_not_chosen_is_not_imported():
+    build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])
+
+
+def test_a_missing_library_is_one_sentence():
+    with pytest.raises(ConfigError) as refused:
+        build_trackers(NODES)["files"].check("tracker.files")
+    assert str(refused.value) == (
+        "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
+    )
+
+
+def test_numbers_are_those_of_the_metrics():
+    line = {"step": 1, "time": 2.0, "attempt": 1, "samples": 8, "a/b": 1, "c": "inf", "media": []}
+    assert numbers(line) == {"a/b": 1.0, "c": float("inf")}
+    item = {"kind": "image", "key": "x"}
+    assert [each for _, each in media([line | {"media": [item, {"kind": "histogram"}]}, {"step": 2}], "image")] == [
+        item
+    ]
+
+
+def test_a_run_as_trackers_see_it(tmp_path: Path):
+    overrides = ["model=mlp", "optimizer.lr=0.1", "+data.own=x", "seed=3", "run.tag=b", "tracker=wandb", "~hooks"]
+    run = WrittenRun(
+        tmp_path / "name" / "abcd1234", overrides=overrides, seed=3, model={"a": 1}, optimizer={"lr": 0.1},
+        data={"own": "x"},
+    )  # fmt: skip
+    seen = run.tracked(FileTracker())
+    assert seen.label == "name/abcd1234"
+    assert seen.sweep is None
+    assert seen.swept == {"model": "mlp", "optimizer.lr": 0.1, "data.own": "x", "seed": 3}
+    assert seen.attempt["number"] == 1
+    run.lock.release()
+
+
+def test_what_a_tracker_stores_is_there_again(tmp_path: Path):
+    """Another folder of the same configuration is another run."""
+    ids = []
+    for outputs in ("a", "b"):
+        run = WrittenRun(tmp_path / outputs / "name" / "abcd1234")
+        seen = run.tracked(FileTracker())
+        first = seen.stored("files")
+        assert seen.stored("files") == first
+        seen.store("files", {**first, "url": "u"})
+        assert seen.stored("files") == {**first, "url": "u"}
+        ids.append(first["id"])
+        run.lock.release()
+    assert ids[0] != ids[1]
+    assert all(each.startswith("abcd1234-") for each in ids)

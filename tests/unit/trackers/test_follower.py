@@ -1,0 +1,189 @@
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.trackers import follower as module
+from launcher.trackers.base import TrackedRun
+from launcher.trackers.follower import Follower, FollowerLock, acquire
+from support.file_tracker import FileTracker
+from support.runner import ENVIRONMENT
+from support.tracked import WrittenRun
+
+NODE = {"_target_": "support.file_tracker.FileTracker"}
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    run = WrittenRun(tmp_path / "name" / "abcd1234", tracker={"files": NODE})
+    yield run
+    run.lock.release()
+
+
+def follower(run: WrittenRun, *trackers: FileTracker, **options) -> Follower:
+    named = {f"files{number}": tracker for number, tracker in enumerate(trackers)}
+    return Follower(TrackedRun(run.folder), named, interval=0.01, **options)
+
+
+def follow(each: Follower) -> threading.Thread:
+    thread = threading.Thread(target=each.follow_run, daemon=True)
+    thread.start()
+    return thread
+
+
+def state(run: WrittenRun) -> str | None:
+    path = run.folder.path / "tracked.state"
+    return path.read_text() if path.exists() else None
+
+
+def wait_for(condition, seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def steps(tracker: FileTracker) -> list[int]:
+    return [line["step"] for line in tracker.lines()]
+
+
+@pytest.mark.parametrize(("outcome", "newest"), [("completed", 20), ("failed", 20), ("preempted", 10)])
+def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
+    """The newest line of a run that will resume waits: its step may be evaluated again."""
+    tracker = FileTracker()
+    mirror = follower(run, tracker)
+    thread = follow(mirror)
+    run.log(0, 10)
+    wait_for(lambda: getattr(tracker, "run", None) and steps(tracker) == [0])
+    run.log(20)
+    run.end(outcome, exit_code=0)
+    thread.join(20)
+    assert steps(tracker)[-1] == newest
+    assert state(run) == outcome
+    assert mirror.unfinished == {}
+
+
+def test_a_killed_run_is_marked_as_killed(run):
+    run.log(0, 10)
+    run.folder.lock_path.unlink()
+    tracker = FileTracker()
+    follow(follower(run, tracker)).join(20)
+    assert state(run) == "killed"
+    assert steps(tracker) == [0]
+
+
+def test_a_new_attempt_has_a_follower_of_its_own(run):
+    tracker = FileTracker()
+    first = follower(run, tracker)
+    run.log(0, 10)
+    run.end("preempted")
+    run.begin(start_step=5)
+    assert first.state() == "superseded"
+    follow(first).join(20)
+    assert state(run) == "running"
+    assert first.unfinished == {}
+
+
+def test_a_tracker_that_fails_is_reported_once_and_tried_again(run, tmp_path, caplog):
+    (tmp_path / "down").touch()
+    bad, good = FileTracker(fails_while=str(tmp_path / "down")), FileTracker()
+    mirror = follower(run, bad)
+    thread = follow(mirror)
+    run.log(0, 10)
+    wait_for(lambda: mirror.unfinished["files0"].startswith("ConnectionError"))
+    time.sleep(0.2)
+    (tmp_path / "down").unlink()
+    run.end()
+    thread.join(20)
+    good.run = bad.run
+    assert steps(good) == [0, 10]
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert warnings == [
+        "Tracker files0: ConnectionError: the server is down and says so at length. "
+        "It is tried again; training continues."
+    ]
+
+
+def test_one_tracker_that_hangs_does_not_hold_up_another(run, tmp_path):
+    (tmp_path / "hang").touch()
+    good, other = FileTracker(), FileTracker(hangs_while=str(tmp_path / "hang"), name="other")
+    mirror = follower(run, other, good, patience=0.1, hangs=0.2)
+    run.log(0)
+    run.end()
+    thread = follow(mirror)
+    wait_for(lambda: state(run) == "completed")
+    thread.join(20)
+    assert mirror.unfinished == {"files0": "is still being sent to"}
+    (tmp_path / "hang").unlink()
+
+
+def test_a_run_that_ends_while_the_server_is_down_is_given_up_in_the_end(run, tmp_path):
+    mirror = follower(run, FileTracker(fails_while=str(tmp_path)), patience=0.1)
+    run.log(0)
+    run.end()
+    follow(mirror).join(20)
+    assert mirror.unfinished["files0"].startswith("ConnectionError")
+    (sentence,) = module.unfinished(run.folder, mirror)
+    assert sentence.endswith(f"Complete it with: python -m launcher.runs sync {run.folder.path}")
+
+
+def test_a_tracker_keeps_what_it_has_when_resumed_values_differ(run, caplog):
+    run.log(0, 10, 20, 30)
+    tracker = FileTracker()
+    thread = follow(follower(run, tracker))
+    wait_for(lambda: hasattr(tracker, "run") and steps(tracker) == [0, 10, 20])
+    run.end("preempted")
+    thread.join(20)
+    run.begin(start_step=10)
+    lines = run.folder.metrics_path.read_text().splitlines(keepends=True)
+    (run.folder.path / ".metrics.jsonl.dropped").write_text("".join(lines[2:]))
+    run.folder.metrics_path.write_text("".join(lines[:2]))
+    run.log(20, 30, 40, **{"train/loss": 5.0})
+    run.end()
+    follow(follower(run, tracker)).join(20)
+    assert [(line["step"], line["train/loss"]) for line in tracker.lines()][2:] == [(20, 1 / 21), (30, 5.0), (40, 5.0)]
+    assert [each.message for each in caplog.records if "other values" in each.message] == [
+        "Tracker files0: step 20 has other values since the run was resumed; the tracker keeps those from before."
+    ]
+
+
+def test_one_follower_at_a_time(run):
+    first = FollowerLock(run.folder)
+    first.acquire()
+    second = FollowerLock(run.folder)
+    assert not acquire(second, lambda: True)
+    threading.Timer(0.1, first.release).start()
+    assert acquire(second, lambda: False, seconds=0.01)
+    second.release()
+
+
+def start(run: WrittenRun, *names: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "launcher.trackers.follower", str(run.folder.path), *names]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_the_process_survives_signals_and_ends_with_the_run(run):
+    process = start(run, "files")
+    run.log(0, 10)
+    wait_for(lambda: (run.folder.path / "tracked.jsonl").exists())
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        os.killpg(process.pid, signum)
+    run.log(20)
+    run.end()
+    assert process.communicate(timeout=30)[0] == ""  # it says nothing while all is well
+    assert process.returncode == 0
+    lines = (run.folder.path / "tracked.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 10, 20]
+    assert not (run.folder.path / "tracker.lock").exists()
+
+
+def test_the_process_imports_no_torch():
+    command = "import sys, launcher.trackers.follower, hydra.utils; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout == "False\n"

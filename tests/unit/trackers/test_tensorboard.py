@@ -1,0 +1,122 @@
+import math
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.plugins.hparams import metadata
+
+from launcher.trackers.lines import Lines
+from launcher.trackers.tensorboard import FILE, TensorBoardTracker
+from support.pictures import png
+from support.tracked import WrittenRun
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    run = WrittenRun(
+        tmp_path / "name" / "abcd1234", overrides=["optimizer.lr=0.1", "model=mlp", "run.tag=x"],
+        optimizer={"lr": 0.1, "fused": True}, model={"size": 3},
+    )  # fmt: skip
+    yield run
+    run.lock.release()
+
+
+def opened(run: WrittenRun, **options) -> tuple[TensorBoardTracker, int]:
+    tracker = TensorBoardTracker(**options)
+    run.tracked(tracker)
+    return tracker, tracker.open()
+
+
+def mirror(run: WrittenRun, state: str | None = "completed", **options) -> TensorBoardTracker:
+    tracker, after = opened(run, **options)
+    tracker.write(Lines(run.folder, after).read(final=state == "completed"))
+    if state:
+        tracker.close(state)
+    return tracker
+
+
+def read(folder: Path) -> EventAccumulator:
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0, "tensors": 0})
+    return events.Reload()
+
+
+def scalars(folder: Path, tag: str = "train/loss") -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in read(folder).Scalars(tag)]
+
+
+def test_metrics_with_their_steps_and_times(run):
+    run.log(0, 10, 20)
+    run.log(30, **{"train/loss": "nan", "val/loss": 2.0})
+    tracker = mirror(run)
+    events = read(tracker.folder).Scalars("train/loss")
+    assert [(event.step, event.wall_time) for event in events] == [(s, 1000.0 + s) for s in (0, 10, 20, 30)]
+    assert events[1].value == pytest.approx(1 / 11)
+    assert math.isnan(events[3].value)
+    assert scalars(tracker.folder, "val/loss") == [(30, 2.0)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"half a record", b"\x18\x00\x00\x00\x00\x00\x00\x00"])
+def test_what_was_not_committed_is_written_again(run, damage):
+    """The follower is killed between the event file and its position."""
+    run.log(0, 10, 20)
+    tracker = mirror(run, state=None)
+    with open(tracker.folder / FILE, "ab") as file:
+        file.write(damage)
+    assert opened(run)[1] == 10
+    mirror(run)
+    assert [step for step, _ in scalars(tracker.folder)] == [0, 10, 20]
+    loader = LegacyEventFileLoader(str(tracker.folder / FILE))  # what --load_fast=false reads with
+    assert len(list(loader.Load())) == 1 + 1 + 3 + 1  # version, session start, lines, session end
+
+
+def test_a_position_without_its_file_begins_again(run):
+    run.log(0, 10)
+    folder = mirror(run).folder
+    (folder / FILE).write_bytes(b"short")
+    assert opened(run)[1] == -1
+    mirror(run)
+    assert [step for step, _ in scalars(folder)] == [0, 10]
+
+
+def test_images_and_histograms(run):
+    run.log(0)
+    (run.folder.path / "images" / "0").mkdir(parents=True)
+    (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
+    run.log_media(0, kind="image", key="val/x", path="images/0/x.png")
+    run.log_media(0, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
+    events = read(mirror(run).folder)
+    (image,) = events.Images("val/x")
+    assert (image.step, image.width, image.height, image.encoded_image_string) == (0, 3, 2, png(3, 2))
+    (histogram,) = events.Histograms("weights")
+    value = histogram.histogram_value
+    assert (value.num, value.min, value.max, value.sum) == (4, 0.0, 3.0, 6.5)
+    assert (value.bucket_limit, value.bucket) == ([1.0, 3.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize(("keys", "expected"), [
+    (None, {"optimizer.lr": 0.1, "model": "mlp"}),
+    (["optimizer.fused", "model.size"], {"optimizer.fused": True, "model.size": 3.0}),
+])  # fmt: skip
+def test_hyperparameters(run, keys, expected):
+    run.log(0)
+    events = read(mirror(run, hparams=keys).folder)
+    content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    info = metadata.parse_session_start_info_plugin_data(content)
+    assert {key: getattr(value, value.WhichOneof("kind")) for key, value in info.hparams.items()} == expected
+    assert metadata.SESSION_END_INFO_TAG in events.Tags()["tensors"]
+
+
+def test_a_second_sync_of_an_ended_run_adds_nothing(run):
+    run.log(0)
+    folder = mirror(run).folder
+    size = (folder / FILE).stat().st_size
+    mirror(run)
+    assert (folder / FILE).stat().st_size == size
+
+
+def test_names_and_folder(run, tmp_path):
+    run.log(0)
+    tracker = mirror(run, path=str(tmp_path / "elsewhere"), namespace_separator=".")
+    assert tracker.folder == tmp_path / "elsewhere"
+    assert scalars(tracker.folder, "train.loss") == [(0, 1.0)]
