@@ -33,7 +33,8 @@ def steps_saved(outputs: Path) -> list[str]:
 
 @pytest.mark.parametrize("whom", ["the command", "one rank", "the group"])
 def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -> None:
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:
+    command_line = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2")
+    with Command(*command_line, real=whom == "the command") as command:
         command.read_until("Step ")
         if whom == "the group":
             os.killpg(command.pid, signal.SIGTERM)
@@ -162,7 +163,8 @@ def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
 
 
 def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, real=True) as first:
+    slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"  # leaves the cores to the second command
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, slow, real=True) as first:
         first.read_until("Step ")
         mapped = Path(f"/proc/{first.pid}/maps").read_text()
         assert "libtorch" not in mapped, "the command has loaded torch, which its ranks alone need"

@@ -67,6 +67,42 @@ def test_it_starts_in_the_same_state(words: list[str], tmp_path: Path) -> None:
     assert (forked.stderr, forked.returncode) == (real.stderr, real.returncode) == ("", 0)
 
 
+PARENT = """
+import json, os, signal, subprocess, sys
+
+signal.signal(signal.SIGUSR1, print)
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.dup2(1, 50)
+command = [sys.executable, "-m", "program", "b=c", "d e"]
+env = {**os.environ, "A": "2"}
+with open("errors", "wb") as errors:
+    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=errors, pass_fds=[50])
+assert child.wait() == 0
+print(os.getppid() != child.pid)
+failing = subprocess.Popen([sys.executable, "-m", "failing"])
+print(failing.wait(), failing.poll())
+killed = subprocess.Popen([sys.executable, "-m", "sleeping"])
+killed.kill()
+print(killed.wait())
+"""
+
+
+@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
+def test_its_children_start_and_end_in_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
+    (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
+    outputs = []
+    for children in (None, ("program", 2), ("failing", 2), ("sleeping", 2)):  # None: new interpreters
+        process = python.start("-c", PARENT, env=ENVIRONMENT, cwd=tmp_path, children=children)
+        output, _ = process.communicate()
+        assert process.wait() == 0, output
+        outputs.append(output.splitlines())
+    assert len(outputs[0]) == 6
+    assert outputs == [outputs[0]] * 4
+
+
 @pytest.mark.parametrize("how", LEAVE)
 def test_it_ends_in_the_same_way(how: str) -> None:
     act, code = LEAVE[how]

@@ -5,6 +5,10 @@ here, and no thread is started, so the child is as new as an interpreter's. It e
 loop below and runs off the end of this file, with its own exit code, traceback and atexit functions.
 
 A child shares the server's hash seed and interpreter flags: a test of those needs a real process. Linux only.
+
+A child can start children of its own in the same way: before it runs its program it forks those that wait, and its
+`subprocess.Popen` lets one of them run a command of the module that the request names. They are its own children, with
+its session and its streams, as those that it would start.
 """
 
 import contextlib
@@ -16,10 +20,13 @@ import json
 import os
 import runpy
 import selectors
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 PRELOADED = (
     "hydra",
@@ -34,6 +41,7 @@ PRELOADED = (
 )
 NUMBER = struct.Struct("i")
 MAX_REQUEST = 1 << 20
+OWN_PATH = sys.path[1:]
 
 
 def main(control: socket.socket) -> dict | None:
@@ -57,21 +65,21 @@ def main(control: socket.socket) -> dict | None:
             pid = os.fork()
             if pid == 0:
                 selector.close()
-                become(request, status, files)
+                if request["new_session"]:
+                    os.setsid()
+                report(status, os.getpid())  # from here on it can be sent signals
+                become(request, files)
                 return request
             for fd in files:
                 os.close(fd)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
 
 
-def become(request: dict, status: int, files: list[int]) -> None:
+def become(request: dict, files: list[int]) -> None:
     """In the child: take over what a new process is started with."""
-    if request["new_session"]:
-        os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    report(status, os.getpid())  # from here on it can be sent signals
     targets = [0, 1, 2, *request["pass_fds"]]
     out_of_the_way = [fcntl.fcntl(fd, fcntl.F_DUPFD, 200) for fd in files]
     for fd, target in zip(out_of_the_way, targets, strict=True):
@@ -82,9 +90,68 @@ def become(request: dict, status: int, files: list[int]) -> None:
     unbuffered = bool(request["env"].get("PYTHONUNBUFFERED"))
     sys.stdout = sys.__stdout__ = stream(1, unbuffered)
     sys.stderr = sys.__stderr__ = stream(2, unbuffered)
-    sys.path[0:1] = [request["cwd"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [request["cwd"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)), *OWN_PATH]
     importlib.invalidate_caches()
     sys.modules["numpy"].random.seed()  # torch and `random` seed themselves
+
+
+def with_children(module: str, count: int) -> dict | None:
+    """Fork children that wait. Returns None in this process, and in a child the request that it is to do."""
+    waiting: list[tuple[int, socket.socket]] = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            for channel in (ours, *(channel for _, channel in waiting)):
+                channel.close()
+            return wait_for_request(theirs)
+        theirs.close()
+        waiting.append((pid, ours))
+
+    class Popen(subprocess.Popen):
+        """Its own children are forked already."""
+
+        def _execute_child(self, args, *how):  # type: ignore[no-untyped-def, override]
+            if not waiting or list(args[:3]) != [sys.executable, "-m", module]:
+                return super()._execute_child(args, *how)  # type: ignore[misc]
+            pass_fds, cwd, env = how[3:6]
+            pipes = how[9:15]
+            inherited = [number if fd == -1 else fd for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
+            request = {
+                "program": ("-m", module, list(args[3:])),
+                "env": dict(os.environ if env is None else env),
+                "cwd": cwd or os.getcwd(),
+                "pass_fds": list(pass_fds),
+                "ignored": [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN],
+                "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+            }
+            self.pid, channel = waiting.pop(0)
+            socket.send_fds(channel, [json.dumps(request).encode()], [*inherited, *pass_fds])
+            channel.close()
+            self._child_created = True
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    subprocess.Popen = Popen  # type: ignore[misc]
+    return None
+
+
+def wait_for_request(channel: socket.socket) -> dict:
+    """In a child that waits: it does not exist yet, so no signal reaches it."""
+    every = signal.valid_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, every)
+    message, files, _, _ = socket.recv_fds(channel, MAX_REQUEST, 16)
+    if not message:
+        os._exit(0)
+    request = json.loads(message)
+    Path("/proc/self/comm").write_text(f"rank {request['env'].get('RANK', '')}")
+    while signal.sigtimedwait(every, 0):
+        pass
+    for signum in request["ignored"]:
+        if signum not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(signum, signal.SIG_IGN)
+    become(request, files)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    return request
 
 
 def stream(fd: int, unbuffered: bool) -> io.TextIOWrapper:
@@ -117,8 +184,10 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
 
 def serve() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
+    sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed imports it if it can, and it starts a thread
     for name in (*PRELOADED, *sys.argv[2:]):
         importlib.import_module(name)
+    del sys.modules["mlflow"]
     assert not [name for name in sys.modules if name.split(".")[0] == "launcher"]
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would have none of them"
@@ -128,6 +197,8 @@ def serve() -> None:
     if request is None:
         return
     control.detach()
+    if request["children"] is not None:
+        request = with_children(*request["children"]) or request
     execute(*request["program"])
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from support import python
-from support.runner import ENVIRONMENT
+from support import runner
 
 
 class Command:
@@ -18,7 +17,7 @@ class Command:
     def __init__(
         self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 100, real: bool = False
     ):
-        self.process = python.start(*start, *arguments, env=ENVIRONMENT, real=real)
+        self.process = runner.start(*start, *arguments, real=real)
         self.pid = self.process.pid
         self.output = ""
         self._watchdog = threading.Timer(timeout, self.kill)
@@ -61,7 +60,7 @@ class Command:
 
     def ranks(self) -> list[int]:
         """Ids of the ranks, in order."""
-        children = [(_environment(pid).get("RANK", ""), pid) for pid, stat in running() if stat[1] == str(self.pid)]
+        children = [(_rank(pid), pid) for pid, stat in running() if stat[1] == str(self.pid)]
         return [pid for rank, pid in sorted(children) if rank]
 
 
@@ -83,6 +82,10 @@ def running() -> list[tuple[int, list[str]]]:
     return processes
 
 
-def _environment(pid: int) -> dict[str, str]:
+def _rank(pid: int) -> str:
+    """A forked process has no environment of its own in /proc; its rank is in its name there."""
+    name = Path(f"/proc/{pid}/comm").read_text()
+    if name.startswith("rank "):
+        return name.split()[1]
     text = Path(f"/proc/{pid}/environ").read_bytes().decode()
-    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item).get("RANK", "")

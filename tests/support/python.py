@@ -18,6 +18,10 @@ from support.fork_server import NUMBER
 from support.paths import TESTS
 
 CAN_FORK = sys.platform == "linux"
+DISTRIBUTED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel.distributed")
+"""What DDP and FSDP import: 2 CPU-seconds for each rank."""
+DEEPSPEED = (*DISTRIBUTED, "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
+"""What DeepSpeed imports: 6 CPU-seconds for each rank."""
 
 
 def start(
@@ -29,6 +33,7 @@ def start(
     new_session: bool = True,
     pass_fds: tuple[int, ...] = (),
     preloaded: tuple[str, ...] = (),
+    children: tuple[str, int] | None = None,
     real: bool = False,
 ) -> "Forked | subprocess.Popen[str]":
     """Start `python <words>`, where the words begin with `-m`, `-c` or a script.
@@ -36,6 +41,7 @@ def start(
     Args:
         env: as for `subprocess.Popen`, and so are cwd, stdout, stderr and pass_fds.
         preloaded: modules that the process may find imported, beside torch.
+        children: a module, and how many processes that run it by `python -m` are forked as well.
         real: a new interpreter. Needed where imports, the interpreter's options or its hash seed are the point.
     """
     environment = dict(os.environ if env is None else env)
@@ -58,6 +64,7 @@ def start(
         "cwd": str(Path(cwd or ".").resolve()),
         "new_session": new_session,
         "pass_fds": pass_fds,
+        "children": children,
     }
     return Forked(words, request, stdout, stderr, _server(preloaded))
 
@@ -164,7 +171,7 @@ def _server(preloaded: tuple[str, ...]) -> socket.socket:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     process = subprocess.Popen(
         [sys.executable, "-m", "support.fork_server", str(theirs.fileno()), *preloaded],
-        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         cwd=TESTS,
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],

@@ -14,8 +14,6 @@ Task = tuple[str, dict[str, Any]]
 
 LIMIT = 280.0
 """Seconds."""
-PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel.distributed")
-"""What DDP and FSDP import: 2 CPU-seconds for each rank."""
 
 
 def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
@@ -24,13 +22,14 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
     (folder / "tasks.json").write_text(json.dumps(tasks))
     outputs = [folder / f"rank-{number}.out" for number in range(count)]
     ranks = []
+    preloaded = python.DEEPSPEED if "strategy=deepspeed" in str(tasks) else python.DISTRIBUTED
     with socket.create_server(("127.0.0.1", 0)) as listening:
         for number, output in enumerate(outputs):
             with output.open("w") as file:
                 env = environment(number, count, listening)
                 fds = (listening.fileno(),) if number == 0 else ()
                 words = "-m", "support.drive", str(folder)
-                ranks.append(python.start(*words, env=env, stdout=file, pass_fds=fds, preloaded=PRELOADED))
+                ranks.append(python.start(*words, env=env, stdout=file, pass_fds=fds, preloaded=preloaded))
     try:
         wait(ranks)
     finally:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import threading
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
+RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -27,6 +29,17 @@ TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 class Outcome:
     returncode: int
     output: str
+
+
+def start(*words: str, real: bool = False) -> Any:
+    """Start `python <words>`; a forked process forks its ranks too, and has imported what they will."""
+    count = next((int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)), 1)
+    preloaded = python.DISTRIBUTED if count > 1 else ()
+    if "strategy=deepspeed" in words:
+        preloaded = python.DEEPSPEED
+    return python.start(
+        *words, env=ENVIRONMENT, preloaded=preloaded, children=(RANK, count) if count > 1 else None, real=real
+    )
 
 
 def launch(
@@ -46,7 +59,7 @@ def interrupt(
     real: bool = False,
 ) -> Outcome:
     """Run, and send a signal to the whole group once a line with `at` has been printed (None: never)."""
-    process = python.start("-m", module, f"paths.outputs={outputs}", *overrides, env=ENVIRONMENT, real=real)
+    process = start("-m", module, f"paths.outputs={outputs}", *overrides, real=real)
     assert process.stdout is not None
     watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
     watchdog.start()
