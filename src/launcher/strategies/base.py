@@ -94,6 +94,10 @@ class Strategy(ABC):
     before_clip: Callable[[], None] | None = None
     """Called between unscaling and clipping, when gradients are those of the whole step."""
 
+    veto: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Called with the gradient's norm before the update; returns a 0-d bool tensor, the same on every rank: whether to
+    leave this update out. The step counts as made, with its learning rate."""
+
     needs_closure: bool = False
     """Whether the optimizer's step computes loss and gradients itself (LBFGS)."""
     closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None

@@ -84,11 +84,12 @@ class NativeStrategy(Strategy):
                 return self._leave_out(norm)  # this attempt is repeated
             self.before_clip()  # may change the gradients, and so their norm
         norm = total_norm(self._params)
+        veto = self.veto(norm) if self.veto is not None else None
         if self._device_decides:
-            return self._update_unseen(norm)
+            return self._update_unseen(norm, veto)
         # The norm is finite exactly if every gradient is, unless the sum of squares overflows, which is as bad.
-        if not math.isfinite(norm.item()):
-            return self._leave_out(norm)
+        if not math.isfinite((norm if veto is None else norm.masked_fill(veto, math.inf)).item()):
+            return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
         self._clip(norm)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
@@ -139,23 +140,26 @@ class NativeStrategy(Strategy):
             for params in self._params:
                 clip_grads_with_norm_(params, self.plan.max_grad_norm, norm)
 
-    def _update_unseen(self, norm: torch.Tensor) -> StepResult:
+    def _update_unseen(self, norm: torch.Tensor, veto: torch.Tensor | None) -> StepResult:
         self._clip(norm)
-        found_inf = (~norm.isfinite()).float()
-        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        not_finite = ~norm.isfinite()
+        skip = not_finite if veto is None else not_finite | veto
+        self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         try:
             self.optimizer.step()
         finally:
             del self.optimizer.found_inf  # type: ignore[attr-defined]
         self.optimizer.zero_grad()
-        return StepResult(norm, skipped=DeferredFlag(found_inf))
+        return StepResult(norm, skipped=DeferredFlag(not_finite.float()))
 
-    def _leave_out(self, norm: torch.Tensor) -> StepResult:
+    def _leave_out(self, norm: torch.Tensor, is_vetoed: bool = False) -> StepResult:
         if self.scaler.is_enabled():
             self.scaler.update()  # lowers the scale without a step
             self.optimizer.zero_grad()
-            return StepResult(norm, skipped=True)
+            return StepResult(norm, skipped=not is_vetoed)
         self.optimizer.zero_grad()
+        if is_vetoed:
+            return StepResult(norm)
         if self.plan.retry_non_finite:
             return StepResult(norm, retry=True)
         return StepResult(norm, skipped=True)

@@ -10,6 +10,8 @@ from support.ranks import together
 
 HOOKS = {
     "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
+    # a threshold so low that some of the six steps are skipped
+    "skip_spikes": ["hooks.skip_spikes.sigmas=0.01", "hooks.skip_spikes.warmup=2", "hooks.skip_spikes.max_in_row=1"],
     "memory": ["hooks.memory.interval=2"],
     "throughput": ["hooks.throughput.interval=2"],
     "gradients": ["hooks.gradients.interval=2"],

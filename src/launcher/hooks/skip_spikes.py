@@ -1,0 +1,122 @@
+"""Skip updates whose loss or gradient is an outlier."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.state import refuse_flat_buffers
+from launcher.run import ranks
+from launcher.types import PositiveFloat, PositiveInt
+
+STEADY = 1e-3
+"""The deviation counts as at least this share of the mean: values that hardly vary have no outliers."""
+
+
+class SkipSpikesHook(BaseHook):
+    """Leaves an update out if its loss or gradient norm is more than `sigmas` standard deviations above the mean of the
+    last `window` accepted steps. The step counts: schedule, data and counters go on as usual.
+
+    The device decides, by values that all ranks share; the host waits for nothing. Logs `spikes/skipped`, the number
+    since the run began. Steps that are not finite are the trainer's own to skip, and no part of the window.
+
+    Args:
+        sigmas: see above.
+        window: accepted steps, by which the next one is judged.
+        warmup: accepted steps before the first is judged; at most `window`.
+        max_in_row: after this many skipped in a row the next step is accepted: this is no spike, but a new level.
+        loss: judge the loss, as a mean over all ranks.
+        grad_norm: judge the norm before clipping.
+        interval: steps between two lines, and looks at what the device decided.
+    Raises:
+        ConfigError: nothing is judged, or `warmup` is more than `window`.
+    """
+
+    def __init__(
+        self,
+        sigmas: PositiveFloat = 6.0,
+        window: PositiveInt = 128,
+        warmup: PositiveInt = 64,
+        max_in_row: PositiveInt = 5,
+        loss: bool = True,
+        grad_norm: bool = True,
+        interval: PositiveInt = 10,
+    ):
+        if warmup > window:
+            raise ConfigError(f"hooks.skip_spikes.warmup={warmup}: must be at most window={window}.")
+        if not (loss or grad_norm):
+            raise ConfigError("hooks.skip_spikes.loss=false: nothing is judged; set loss or grad_norm to true.")
+        self.sigmas, self.window, self.warmup, self.max_in_row = sigmas, window, warmup, max_in_row
+        self.interval = interval
+        self._is_judged = torch.tensor([loss, grad_norm])
+        self._is_attached = False
+        self._values = torch.zeros(2, window)
+        """Losses and norms of accepted steps, in a ring."""
+        self._accepted, self._in_row, self._skipped, self._last = torch.zeros(4, dtype=torch.int64)
+        self._reported = 0
+
+    def on_start(self, trainer: TrainerView) -> None:
+        refuse_flat_buffers(trainer, "hooks.skip_spikes", "gradients")
+        if trainer.strategy.veto is not None and not self._is_attached:
+            raise ConfigError("hooks.skip_spikes: another hook decides on updates; leave one of them out.")
+        trainer.strategy.veto, self._is_attached = partial(self._judge, trainer), True
+
+    @torch.no_grad()
+    def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
+        """Whether this step is a spike; takes it into the window if not. Every value stays on the device."""
+        self._to(norm.device)
+        loss = ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float()) / ranks.world_size()
+        present = torch.stack([loss, norm.float()])
+        filled = self._accepted.clamp(max=self.window)
+        is_filled = torch.arange(self.window, device=norm.device) < filled
+        count = filled.clamp(min=1)
+        mean = (self._values * is_filled).sum(1) / count
+        variance = ((self._values - mean[:, None]).square() * is_filled).sum(1) / count
+        deviation = torch.maximum(variance.sqrt(), STEADY * mean.abs())
+        is_above = (present > mean + self.sigmas * deviation) & self._is_judged
+        is_finite = present.isfinite().all()
+        can_skip = (self._accepted >= self.warmup) & (self._in_row < self.max_in_row)
+        is_spike = is_finite & can_skip & is_above.any()
+        is_accepted = is_finite & ~is_spike
+
+        at = (self._accepted % self.window).view(1)
+        kept = torch.where(is_accepted, present[:, None], self._values.index_select(1, at))
+        self._values = self._values.index_copy(1, at, kept)
+        self._accepted = self._accepted + is_accepted
+        self._skipped = self._skipped + is_spike
+        self._in_row = torch.where(is_finite, (self._in_row + 1) * is_spike, self._in_row)
+        self._last = self._last.masked_fill(is_spike, trainer.step)
+        return is_spike
+
+    def _to(self, device: torch.device) -> None:
+        if self._values.device != device:
+            names = ("_values", "_is_judged", "_accepted", "_in_row", "_skipped", "_last")
+            for name in names:
+                setattr(self, name, getattr(self, name).to(device))
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval and not trainer.is_last_step:
+            return
+        skipped, last = torch.stack([self._skipped, self._last]).tolist()
+        trainer.log({"spikes": {"skipped": skipped}})
+        if skipped > self._reported:
+            trainer.logger.warning(
+                "%d updates were skipped since the last report as spikes of loss or gradient (%d in all), the last at "
+                "step %d.", skipped - self._reported, skipped, last,
+            )  # fmt: skip
+        self._reported = skipped
+
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        counters = torch.stack([self._accepted, self._in_row, self._skipped, self._last])
+        state_dict["skip_spikes"] = {
+            "values": self._values.clone(), "counters": counters, "reported": self._reported
+        }  # fmt: skip
+
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        saved = state_dict.get("skip_spikes")
+        if saved is None or saved["values"].shape != self._values.shape:
+            return
+        self._values, self._reported = saved["values"].clone(), saved["reported"]
+        self._accepted, self._in_row, self._skipped, self._last = saved["counters"].clone()

@@ -1,0 +1,129 @@
+"""Updates that are left out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher import CheckpointingHook, FunctionHook
+from launcher.errors import ConfigError
+from launcher.hooks.skip_spikes import SkipSpikesHook
+from support.toy import BAD, GOOD, Recorder, Toy
+
+BIG = GOOD * 100
+
+
+class Steps:
+    """The weights after each step, and the rate it was made with."""
+
+    def __init__(self) -> None:
+        self.weights: list[Any] = []
+        self.rates: list[float] = []
+
+    def hook(self) -> FunctionHook:
+        def note(trainer: Any) -> None:
+            self.weights.append([p.tolist() for p in trainer.model.parameters()])
+            self.rates.append(trainer.step_info["lr"][0])
+
+        return FunctionHook(on_after_step=note)
+
+    def unchanged(self) -> list[int]:
+        pairs = zip(self.weights, self.weights[1:], strict=False)
+        return [step for step, (before, after) in enumerate(pairs, 2) if before == after]
+
+
+class Slow(Toy):
+    """Without dropout, under a low constant rate: the loss hardly moves."""
+
+    def build_model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+
+    def build_lr_scheduler(self) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 0.01 * 0.9**step)
+
+
+def spiky(*at: int) -> list[torch.Tensor]:
+    return [BIG if step in at else GOOD for step in range(1, 13)]
+
+
+@pytest.mark.parametrize("judged", ["loss", "grad_norm"])
+def test_a_spike_is_skipped_counted_and_logged(tmp_path: Path, judged: str, caplog: pytest.LogCaptureFixture) -> None:
+    steps, logged = Steps(), Recorder()
+    only = {"loss": judged == "loss", "grad_norm": judged == "grad_norm"}
+    hook = SkipSpikesHook(window=8, warmup=4, interval=5, **only)
+    trainer = Slow([hook, steps.hook(), logged], 12, tmp_path, spiky(7, 9))
+    trainer.train()
+    assert steps.unchanged() == [7, 9]
+    assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), "the schedule goes on"
+    assert [(step, records["spikes"]["skipped"]) for step, records in logged.records] == [(5, 0), (10, 2), (12, 2)]
+    assert "2 updates were skipped since the last report" in caplog.text and "the last at step 9" in caplog.text
+    assert trainer.state.skipped_steps == 0, "these are the updates that are not finite"
+
+
+def test_the_first_steps_are_not_judged(tmp_path: Path) -> None:
+    steps = Steps()
+    Slow([SkipSpikesHook(window=8, warmup=4), steps.hook()], 5, tmp_path, spiky(4)).train()
+    assert steps.unchanged() == []
+
+
+def test_a_new_level_is_accepted(tmp_path: Path) -> None:
+    steps = Steps()
+    batches = [GOOD] * 6 + [BIG] * 6
+    Slow([SkipSpikesHook(window=8, warmup=4, max_in_row=2), steps.hook()], 12, tmp_path, batches).train()
+    assert steps.unchanged() == [7, 8]
+
+
+def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path: Path) -> None:
+    hooks = [SkipSpikesHook(window=8, warmup=4), CheckpointingHook(100)]
+    Slow(hooks, 7, tmp_path, spiky(7)).train()
+    assert (tmp_path / "checkpoints" / "step-00000007").exists()
+
+
+def test_what_is_not_finite_is_no_spike(tmp_path: Path) -> None:
+    batches = [GOOD] * 6 + [BAD, GOOD, BIG, GOOD]
+    steps, hook = Steps(), SkipSpikesHook(window=8, warmup=4)
+    trainer = Slow([hook, steps.hook()], 10, tmp_path, batches)
+    trainer.train()
+    assert steps.unchanged() == [7, 9]
+    assert trainer.state.skipped_steps == 1
+
+
+def test_the_window_survives_a_restart(tmp_path: Path) -> None:
+    class Data:
+        """Batches by a count that is part of the checkpoint."""
+
+        def __init__(self) -> None:
+            self.taken = 0
+
+        def __iter__(self) -> Any:
+            while True:
+                self.taken += 1
+                yield spiky(7)[(self.taken - 1) % 12]
+
+        def state_dict(self) -> dict[str, int]:
+            return {"taken": self.taken}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.taken = state["taken"]
+
+    for last in (6, 12):
+        steps = Steps()
+        hooks = [CheckpointingHook(100), SkipSpikesHook(window=8, warmup=4), steps.hook()]
+        Slow(hooks, last, tmp_path / "parts", Data()).train()
+    whole = Steps()
+    Slow([SkipSpikesHook(window=8, warmup=4), whole.hook()], 12, tmp_path, Data()).train()
+    assert whole.unchanged() == [7]
+    assert steps.weights == whole.weights[6:]
+
+
+@pytest.mark.parametrize("settings", [{"window": 4, "warmup": 5}, {"loss": False, "grad_norm": False}])
+def test_bad_settings(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"hooks\.skip_spikes"):
+        SkipSpikesHook(**settings)
+
+
+def test_two_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="another hook decides on updates"):
+        Toy([SkipSpikesHook(), SkipSpikesHook()], 1, tmp_path).train()
