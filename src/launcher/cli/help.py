@@ -1,5 +1,6 @@
-"""`--help`, without the half second that importing Hydra takes. The text is conf/hydra/help/launcher.yaml."""
+"""`--help`, without the half second that importing Hydra takes. The general text is conf/hydra/help/launcher.yaml."""
 
+import shutil
 import string
 import sys
 from argparse import ArgumentParser
@@ -10,22 +11,46 @@ from pathlib import Path
 import yaml
 
 from launcher.config.options import groups, main_folder
+from launcher.errors import ConfigError
 
 
 def help_text(config_dir: str | None = None) -> str:
     """The help, with the groups of the user's folder of configuration."""
-    folders: list[Traversable] = [main_folder()]
-    if config_dir and Path(config_dir).is_dir():
-        folders.append(Path(config_dir))
+    folders = _folders(config_dir)
     file = folders[0] / "hydra" / "help" / "launcher.yaml"
     template = yaml.safe_load(file.read_text(encoding="utf-8"))["template"]
     lines = [f"{group}: {', '.join(options)}" for group, options in groups(folders).items()]
     return string.Template(template).substitute(APP_CONFIG_GROUPS="\n".join(lines) + "\n")
 
 
+def _folders(config_dir: str | None) -> list[Traversable]:
+    folders: list[Traversable] = [main_folder()]
+    if config_dir and Path(config_dir).is_dir():
+        folders.append(Path(config_dir))
+    return folders
+
+
 def print_help(argv: Sequence[str] | None = None) -> None:
-    """Print the help for a command line that asks for it."""
+    """Print the help for a command line that asks for it.
+
+    Raises:
+        SystemExit: with code 2, for a topic that does not exist.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
-    known, _ = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
-    print(help_text(known.config_dir), end="")
+    known, rest = parser.parse_known_args(words)
+    asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
+    topics = [word for word in rest[asked + 1 :] if not word.startswith("-")]
+    if not topics:
+        print(help_text(known.config_dir), end="")
+        return
+    from launcher.cli.topics import topic_text
+
+    try:
+        width = min(shutil.get_terminal_size().columns, 120)
+        texts = [topic_text(topic, _folders(known.config_dir), max(width, 40)) for topic in topics]
+    except ConfigError as error:
+        print("\n".join(error.sentences), file=sys.stderr)
+        raise SystemExit(2) from None
+    print("\n".join(texts), end="")

@@ -80,7 +80,8 @@ def describe(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(describe(argument) for argument in arguments)
     if origin is Literal:
-        return f"one of {', '.join(show(value).strip(chr(39)) for value in arguments)}"
+        choices = ", ".join(show(value).strip("'") for value in arguments)
+        return f"one of {choices}" if len(arguments) > 1 else choices
     kind = origin or annotation
     if kind is list:
         return "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"

@@ -1,18 +1,16 @@
 """Every fault of a composed configuration, before anything heavy is imported.
 
-The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are the dataclasses below. For a node with `_target_`
-the target's own signature is the schema, read from its source. Rules across several keys are in
+The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in `launcher.config.sections`. For a node with
+`_target_` the target's own signature is the schema, read from its source. Rules across several keys are in
 `launcher.config.checks`.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any
 
-from annotated_types import Ge, Lt
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
@@ -20,60 +18,12 @@ from launcher.config.compositions import COLLECTIONS
 from launcher.config.messages import Fault, WrongType, describe, fits, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.resolve import UNRESOLVED, references, resolve
+from launcher.config.sections import SECTIONS, CompileKeys, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
 from launcher.config.tree import get, join, walk
 from launcher.errors import ConfigError
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-
-@dataclass
-class Top:
-    seed: Annotated[int, Ge(0), Lt(2**32)]
-    device: Literal["auto", "cpu", "cuda", "mps"]
-
-
-@dataclass
-class Run:
-    name: str
-    id: str
-    dir: str
-    tag: str | int | float | None = None
-    sweep: str | int | None = None
-    resume: str | int = "auto"
-    init_from: str | None = None
-    init_strict: bool = True
-    not_identity: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Paths:
-    outputs: str
-
-
-@dataclass
-class TrainerKeys:
-    max_steps: PositiveInt
-    micro_batch_size: PositiveInt | None = None
-    max_grad_norm: NonNegativeFloat | None = 1.0
-    max_non_finite_grad_retries: NonNegativeInt | None = None
-    max_skipped_steps: PositiveInt = 50
-    max_none_losses: PositiveInt = 100
-    no_sync_accumulate: bool = True
-    activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
-    compile: bool | dict[str, Any] = False
-    deterministic: bool = False
-
-
-@dataclass
-class CompileKeys:
-    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
-    fullgraph: bool = False
-    dynamic: bool | None = None
-    backend: str = "inductor"
-
-
-SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys}
 OPEN_SECTIONS = ("paths",)
 """Sections in which users may keep keys of their own."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
@@ -188,34 +138,23 @@ def _trains(tree: dict[str, Any]) -> bool:
 
 def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
     tops = {key: value for key, value in tree.items() if key in ("seed", "device")}
-    yield from _keys("", tops, _section(Top), partial=False)
+    yield from _keys("", tops, section(Top), partial=False)
     for name, keys in SECTIONS.items():
         value = tree.get(name)
         if isinstance(value, dict):
-            spec = _section(keys, takes_more=name in OPEN_SECTIONS)
+            spec = section(keys, takes_more=name in OPEN_SECTIONS)
             yield from _keys(name, value, spec, partial=True)
             if trains or name != "trainer":  # no constructor has defaults for these keys
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
-                yield from _keys("trainer.compile", value["compile"], _section(CompileKeys), partial=False)
+                yield from _keys("trainer.compile", value["compile"], section(CompileKeys), partial=False)
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
-            yield Fault(name, show(value), f"should have the keys {', '.join(_section(keys).names)}.")
-
-
-@cache
-def _section(keys: type, takes_more: bool = False) -> Signature:
-    hints = get_type_hints(keys, include_extras=True)
-    parameters = []
-    for each in fields(keys):
-        absent = UNKNOWN if callable(each.default_factory) else REQUIRED
-        default = absent if each.default is MISSING else each.default
-        parameters.append(Parameter(each.name, hints[each.name], default))
-    return Signature(keys.__name__.removesuffix("Keys").lower(), tuple(parameters), takes_more)
+            yield Fault(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
 
 
 def _groups(tree: dict[str, Any], config: DictConfig) -> Iterator[Fault]:
     """Unknown keys at the top, missing groups, and groups without a `_target_`."""
-    known = [*_section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
+    known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in known and not _is_referred_to(config, key):
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"

@@ -1,0 +1,168 @@
+"""What a configuration can say: each group's options and keys, read from the YAML files and the signatures."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
+
+from launcher.config.messages import describe, show
+from launcher.config.options import groups, options
+from launcher.config.sections import SECTIONS, Top, section
+from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
+from launcher.config.source import NotFound
+from launcher.config.tree import join
+
+COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
+NOT_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "defaults")
+
+
+@dataclass(frozen=True)
+class Key:
+    name: str
+    """As on the command line: optimizer.lr."""
+    default: str
+    kind: str
+    """Its type and bounds in words; empty if unknown."""
+    comment: str = ""
+    is_set: bool = True
+    """Whether the YAML file has the key; otherwise it is added with a +."""
+
+
+@dataclass(frozen=True)
+class Option:
+    group: str
+    name: str
+    target: str | None
+    comment: str
+    keys: tuple[Key, ...]
+    includes: tuple[str, ...] = ()
+    """Other options that it is composed of."""
+
+
+def group_options(folders: Sequence[Traversable], group: str) -> list[Option]:
+    """The options of a group; the first folder that has an option counts."""
+    listed = []
+    for name in options(folders, group):
+        file = next(file for folder in folders if (file := folder / group / f"{name}.yaml").is_file())
+        listed.append(_option(group, name, file.read_text(encoding="utf-8")))
+    return listed
+
+
+def all_groups(folders: Sequence[Traversable]) -> dict[str, list[Option]]:
+    return {group: group_options(folders, group) for group in groups(folders)}
+
+
+def top_keys(folder: Traversable) -> list[Key]:
+    """The keys of `config.yaml` that belong to no group."""
+    text = (folder / "config.yaml").read_text(encoding="utf-8")
+    keys = []
+    for key, value in _items(yaml.compose(text)):
+        if key in SECTIONS:
+            keys += _keys(key, value, section(SECTIONS[key]), text.splitlines())
+        elif key in section(Top).names:
+            keys.append(_key(key, value, section(Top), text.splitlines()))
+    return keys
+
+
+def _option(group: str, name: str, text: str) -> Option:
+    lines = text.splitlines()
+    root = yaml.compose(text)
+    values = dict(_items(root))
+    comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
+    target = values["_target_"].value if "_target_" in values else None
+    keys: list[Key] = []
+    if group == "trainer":
+        keys = _keys(group, root, section(SECTIONS[group]), lines)
+    elif group == "experiment":
+        pass
+    elif target is None and len(values) == 1 and _has_target(next(iter(values.values()))):
+        [(part, node)] = values.items()
+        target = dict(_items(node))["_target_"].value
+        keys = _keys(join(group, part), node, _signature(target), lines)
+    elif values:
+        keys = _keys(group, root, _signature(target), lines)
+    return Option(group, name, target, comment, tuple(keys), _includes(group, yaml.safe_load(text) or {}))
+
+
+def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
+    """The entries of a defaults list as on the command line, but for `_self_`."""
+    texts = []
+    for entry in content.get("defaults", ()):
+        if isinstance(entry, dict):
+            texts += [f"{key.removeprefix('override ').lstrip('/')}={_written(value)}" for key, value in entry.items()]
+        elif entry != "_self_":
+            texts.append(f"{group}={entry}")
+    return tuple(texts)
+
+
+def _keys(path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequence[str]) -> list[Key]:
+    keys = []
+    present = []
+    for name, value in _items(node):
+        present.append(name)
+        if name in NOT_KEYS:
+            continue
+        if _has_target(value):
+            keys += _keys(join(path, name), value, _signature(dict(_items(value))["_target_"].value), lines)
+        else:
+            keys.append(_key(join(path, name), value, spec, lines))
+    for parameter in spec.parameters if spec is not None else ():
+        if parameter.name not in present and parameter.default not in (REQUIRED, UNKNOWN) and _kind(parameter):
+            keys.append(Key(join(path, parameter.name), _written(parameter.default), _kind(parameter), is_set=False))
+    return keys
+
+
+def _key(path: str, value: yaml.Node, spec: Signature | None, lines: Sequence[str]) -> Key:
+    name = path.rpartition(".")[2]
+    kind = _kind(spec[name]) if spec is not None and name in spec.names else ""
+    if isinstance(value, yaml.ScalarNode):
+        written = value.value
+    else:
+        written = _written(yaml.safe_load(yaml.serialize(value)))
+    return Key(path, written, kind, _comment_of(lines, value))
+
+
+def _written(value: Any) -> str:
+    """A value as on a command line."""
+    return value if isinstance(value, str) else show(value, limit=200).replace("'", "")
+
+
+def _kind(parameter: Parameter) -> str:
+    kind = "" if parameter.annotation is Any else describe(parameter.annotation)
+    return "" if "another type" in kind else kind
+
+
+def _signature(target: str | None) -> Signature | None:
+    try:
+        return signature(target) if target is not None else None
+    except NotFound:
+        return None
+
+
+def _items(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
+    if isinstance(node, yaml.MappingNode):
+        yield from ((key.value, value) for key, value in node.value)
+
+
+def _has_target(node: yaml.Node) -> bool:
+    return "_target_" in dict(_items(node))
+
+
+def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
+    """The comment on the line where a value begins; for a mapping or list in block style, the one above its key."""
+    if isinstance(value, yaml.ScalarNode) or (isinstance(value, yaml.CollectionNode) and value.flow_style):
+        match = COMMENT.search(lines[value.start_mark.line][value.start_mark.column :])
+        return match.group(1).strip() if match else ""
+    above = value.start_mark.line - 1
+    match = COMMENT.search(lines[above])
+    return match.group(1).strip() if match else ""
+
+
+def _comment_lines(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("#"):
+            return
+        yield line.removeprefix("#").strip()

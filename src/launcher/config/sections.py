@@ -1,0 +1,71 @@
+"""The keys of a configuration that no constructor takes, with their types."""
+
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
+
+from annotated_types import Ge, Lt
+
+from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+
+@dataclass
+class Top:
+    seed: Annotated[int, Ge(0), Lt(2**32)]
+    device: Literal["auto", "cpu", "cuda", "mps"]
+
+
+@dataclass
+class Run:
+    name: str
+    id: str
+    dir: str
+    tag: str | int | float | None = None
+    sweep: str | int | None = None
+    resume: str | int = "auto"
+    init_from: str | None = None
+    init_strict: bool = True
+    not_identity: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Paths:
+    outputs: str
+
+
+@dataclass
+class TrainerKeys:
+    max_steps: PositiveInt
+    micro_batch_size: PositiveInt | None = None
+    max_grad_norm: NonNegativeFloat | None = 1.0
+    max_non_finite_grad_retries: NonNegativeInt | None = None
+    max_skipped_steps: PositiveInt = 50
+    max_none_losses: PositiveInt = 100
+    no_sync_accumulate: bool = True
+    activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
+    compile: bool | dict[str, Any] = False
+    deterministic: bool = False
+
+
+@dataclass
+class CompileKeys:
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str = "inductor"
+
+
+SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys}
+
+
+@cache
+def section(keys: type, takes_more: bool = False) -> Signature:
+    """The keys of a section, as a signature."""
+    hints = get_type_hints(keys, include_extras=True)
+    parameters = []
+    for each in fields(keys):
+        absent = UNKNOWN if callable(each.default_factory) else REQUIRED
+        default = absent if each.default is MISSING else each.default
+        parameters.append(Parameter(each.name, hints[each.name], default))
+    return Signature(keys.__name__.removesuffix("Keys").lower(), tuple(parameters), takes_more)

@@ -1,0 +1,69 @@
+"""`--help optimizer` and its kin, read from the YAML files and the signatures."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.help import print_help
+from launcher.cli.topics import topic_text
+from launcher.config.options import groups, main_folder
+from launcher.errors import ConfigError
+
+FOLDERS = [main_folder()]
+
+
+def test_an_option_has_its_class_and_each_key_its_default_comment_and_type() -> None:
+    assert topic_text("optimizer=sgd", FOLDERS).startswith(
+        "optimizer=sgd   launcher.optim.optimizers.sgd\n"
+        "  optimizer.lr=0.1\n"
+        "      highest learning rate (a number greater than 0)\n"
+    )
+    assert "  +scheduler.threshold=0.0001\n" in topic_text("scheduler=plateau", FOLDERS), "not in the YAML file"
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("trainer", "trainer.max_grad_norm=1.0"),
+        ("run", "run.tag=null"),
+        ("seed", "seed=0"),
+        ("hooks.checkpointing.keep_previous", "hooks=checkpointing\n  hooks.checkpointing.keep_previous=1\n"),
+        ("hooks.evaluation", "hooks.evaluation.at_start=true"),
+        ("experiment=digits_mlp", "includes data=digits model=mlp"),
+        ("~hooks", "hooks=early_stopping"),
+    ],
+)
+def test_topics(topic: str, expected: str) -> None:
+    assert expected in topic_text(topic, FOLDERS)
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        ("optimzer", "--help optimzer: no group or key optimzer; did you mean optimizer? There are data, "),
+        ("optimizer=adamx", "--help optimizer=adamx: no option adamx; did you mean adam? optimizer has adam, "),
+        ("trainer.max_stps", "--help trainer.max_stps: no key trainer.max_stps; did you mean trainer.max_steps?"),
+    ],
+)
+def test_an_unknown_topic(topic: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        topic_text(topic, FOLDERS)
+    assert str(error.value).startswith(sentence)
+    with pytest.raises(SystemExit, match="2"):
+        print_help(["--help", topic])
+    assert capsys.readouterr().err.startswith(sentence)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_every_group_is_shown_within_the_width(width: int) -> None:
+    for group in groups(FOLDERS):
+        lines = [line for line in topic_text(group, FOLDERS, width).splitlines() if line.startswith("      ")]
+        assert all(len(line) <= width for line in lines)
+
+
+def test_a_folder_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "optimizer").mkdir()
+    (tmp_path / "optimizer" / "mine.yaml").write_text("# For us.\n_target_: torch.optim.SGD\nlr: 0.5  # large\n")
+    print_help(["--config-dir", str(tmp_path), "--help", "optimizer=mine"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("optimizer=mine   torch.optim.SGD\n  For us.\n  optimizer.lr=0.5\n      large")

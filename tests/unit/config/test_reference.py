@@ -1,0 +1,48 @@
+"""The reference of groups and keys: complete, and true of what a configuration composes to."""
+
+from omegaconf import OmegaConf
+
+from launcher.config.compose import compose
+from launcher.config.options import main_folder
+from launcher.config.reference import all_groups, top_keys
+
+GROUPS = all_groups([main_folder()])
+
+
+def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
+    config = compose([])
+    listed = {key.name: key for options in GROUPS.values() for option in options for key in option.keys}
+    listed |= {key.name: key for key in top_keys(main_folder())}
+    for path in ("optimizer.lr", "trainer.compile", "run.resume", "hooks.checkpointing.interval", "paths.outputs"):
+        assert OmegaConf.select(config, path) is not None and path in listed
+    nodes = {key: node for key, node in OmegaConf.to_container(config, resolve=False).items() if key != "hydra"}  # type: ignore[union-attr]
+    missing = [path for path in _leaves(nodes) if path not in listed]
+    assert missing == []
+
+
+def _leaves(node: dict, path: str = "") -> list[str]:  # type: ignore[type-arg]
+    leaves = []
+    for key, value in node.items():
+        name = f"{path}.{key}" if path else str(key)
+        is_node = isinstance(value, dict) and (not path or "_target_" in value)
+        leaves += _leaves(value, name) if is_node else [] if str(key).startswith("_") else [name]
+    return leaves
+
+
+def test_every_key_has_a_type_or_a_comment() -> None:
+    bare = [
+        f"{option.group}={option.name}: {key.name}"
+        for options in GROUPS.values()
+        for option in options
+        for key in option.keys
+        if not (key.kind or key.comment) and option.target is not None
+    ]
+    assert bare == []
+
+
+def test_defaults_and_comments_are_those_of_the_file() -> None:
+    [adamw] = [option for option in GROUPS["optimizer"] if option.name == "adamw"]
+    keys = {key.name: key for key in adamw.keys}
+    assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == ("0.003", "a number greater than 0")
+    assert keys["optimizer.betas"].default == "[0.9,0.95]"
+    assert keys["optimizer.betas"].comment == "decay of the first and second moment"
