@@ -90,7 +90,7 @@ def check_hydra(config: DictConfig) -> None:
             faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
         elif source["schema"] == "file" and not Path(path).is_dir():
             faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
-    faults += _hidden_options(config)
+    faults += [] if faults else _hidden_options(config)
     if faults:
         raise ConfigError(*map(str, faults))
 
