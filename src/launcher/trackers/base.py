@@ -132,7 +132,8 @@ class Tracker(ABC):
         Raises:
             ConfigError: a library or a key is missing.
         """
-        if self.library and find_spec(self.library) is None:
+        spec = find_spec(self.library) if self.library else None
+        if self.library and (spec is None or spec.origin is None):  # no origin: a folder of that name, like wandb's own
             raise ConfigError(
                 f"{key}: {self.library} is not installed; install it with pip install 'torch-launcher[{self.extra}]'."
             )

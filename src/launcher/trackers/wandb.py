@@ -1,0 +1,260 @@
+"""tracker=wandb: Weights & Biases."""
+
+import configparser
+import logging
+import netrc
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from launcher.checkpoint.find import checkpoint_path
+from launcher.errors import ConfigError
+from launcher.run.lock import held_here
+from launcher.trackers.base import Line, Tracker, config_without, media, numbers
+
+DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
+ENDED_EARLY = ("failed", "preempted", "killed")
+
+logger = logging.getLogger("launcher.trackers")
+
+
+class WandbTracker(Tracker):
+    """The server says how far it has a run. A run keeps its id on the server over restarts, preemptions and machines:
+    it is stored in the run's folder.
+
+    Args:
+        project: null: WANDB_PROJECT, else "launcher".
+        entity: a user or a team; null: the account's default.
+        name: null: <run.name>/<run.id>.
+        group: null: the sweep that the run belongs to.
+        job_type: shown as such.
+        tags: beside those in WANDB_TAGS.
+        notes: a text about the run.
+        dir: where wandb keeps its own files; a relative path is in the run's folder.
+        config_exclude: keys of the configuration that are not sent.
+        mode: offline: nothing is sent before `launcher.runs sync`. null: WANDB_MODE, else online.
+        alerts: send an alert when the run fails, is preempted or is killed.
+        stoppable: "Stop run" on the web page saves and stops the run.
+        logs: send the run's log.
+        system_metrics: measure CPU, memory and GPU of the training process.
+        image_format: jpeg is smaller; transparent pixels become white.
+        artifacts: sent when the run is complete.
+        init: further arguments of wandb.init.
+        settings: further arguments of wandb.Settings.
+    """
+
+    library = extra = "wandb"
+
+    def __init__(
+        self,
+        project: str | None = None,
+        entity: str | None = None,
+        name: str | None = None,
+        group: str | None = None,
+        job_type: str | None = "train",
+        tags: list[str] | None = None,
+        notes: str | None = None,
+        dir: str = ".",
+        config_exclude: list[str] | None = None,
+        mode: Literal["online", "offline"] | None = None,
+        alerts: bool = True,
+        stoppable: bool = True,
+        logs: bool = True,
+        system_metrics: bool = True,
+        image_format: Literal["png", "jpeg"] = "png",
+        artifacts: list[Literal["best", "last", "export"]] | None = None,
+        init: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+    ):
+        self.project, self.entity, self.name, self.group = project, entity, name, group
+        self.job_type, self.tags, self.notes, self.dir = job_type, list(tags or ()), notes, dir
+        self.config_exclude, self.alerts, self.stoppable, self.logs = config_exclude or [], alerts, stoppable, logs
+        self.system_metrics, self.image_format, self.artifacts = system_metrics, image_format, artifacts or []
+        self.init, self.settings = dict(init or {}), dict(settings or {})
+        self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
+        self._wandb_run: Any = None
+        self._is_connecting = self._is_reported = False
+
+    def check(self, key: str, to_sync: bool = False) -> None:
+        super().check(key)
+        url = self.settings.get("base_url") or base_url()
+        if (to_sync or not self.waits_for_sync) and not (self.settings.get("api_key") or has_key(url)):
+            raise ConfigError(
+                f"{key}: no API key for {urlsplit(url).hostname}; run `wandb login`, set WANDB_API_KEY, or use "
+                f"{key}.mode=offline and send the run later with launcher.runs sync."
+            )
+
+    def open(self) -> int:
+        import wandb
+
+        if self._is_connecting:
+            self._give_up()
+        self._is_connecting = True
+        stored = self.run.stored("wandb")
+        if "project" not in stored:
+            stored = self.run.store("wandb", {**stored, **self._chosen(stored["id"])})
+        holder = held_here(self.run.folder)
+        measure = {"x_stats_pid": holder.pid} if self.system_metrics and holder else {"x_disable_stats": True}
+        settings = {
+            "console": "off", "silent": True, "init_timeout": 30, "finish_timeout": 1800 if self.artifacts else 60,
+            "finish_timeout_raises": True, "save_code": False, "x_file_stream_transmit_interval": 2, **measure,
+            **({"stop_fn": self.stop} if self.stoppable else {}), **self.settings,
+        }  # fmt: skip
+        identity = {key: stored[key] for key in ("id", "project", "entity", "group")}
+        self._wandb_run = wandb.init(
+            **{
+                **identity, "name": self.name or self.run.label, "job_type": self.job_type, "notes": self.notes,
+                "tags": [*dict.fromkeys([*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))])],
+                "dir": self.run.folder.path / Path(self.dir).expanduser(), "mode": "online", "resume": "allow",
+                "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
+                "allow_val_change": True, "reinit": "create_new", **self.init,
+            },
+            settings=wandb.Settings(**settings),
+        )  # fmt: skip
+        self._stored = self.run.store("wandb", {**stored, "url": self._wandb_run.url})
+        self._wandb_run.define_metric("step", hidden=True)
+        self._wandb_run.define_metric("*", step_metric="step")
+        if not self._is_reported and self._wandb_run.url:
+            logger.info("W&B: %s", self._wandb_run.url)
+        self._is_reported = True
+        return int(self._wandb_run.starting_step) - 1
+
+    def write(self, lines: list[Line]) -> None:
+        import wandb
+
+        for line in lines:
+            values: dict[str, Any] = {key: line[key] for key in ("step", "samples", "attempt") if key in line}
+            values |= numbers(line)
+            for _, item in media([line], "image"):
+                values[item["key"]] = self._image(self.run.folder.path / item["path"])
+            for _, item in media([line], "histogram"):
+                values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
+            self._wandb_run.log(values | {"_timestamp": line["time"]}, step=line["step"], commit=True)
+        self._send_log()
+
+    def close(self, state: str) -> None:
+        run = self._wandb_run
+        self._send_log()
+        best = self.run.record.get("best")
+        if best:
+            run.summary.update({f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]})
+        if state == "completed":
+            for which in self.artifacts:
+                self._send_artifact(which)
+        end = [self.run.attempt.get("number"), state]
+        if self.alerts and state in ENDED_EARLY and self._stored.get("end") != end:
+            self._alert(state)
+        if state == "preempted":
+            run.mark_preempting()
+        run.finish(exit_code=0 if state in ("completed", "running") else 1)
+        self._is_connecting = False
+        self._stored = self.run.store("wandb", {**self._stored, "end": end})
+
+    def stop(self) -> None:
+        """Stop the training process, which saves first; the same command resumes it. Ctrl-C's signal makes SLURM start
+        nothing again."""
+        holder = held_here(self.run.folder)
+        if holder is None:
+            logger.warning("W&B asks to stop %s, which does not run on this machine.", self.run.label)
+            return
+        logger.warning("Stopped on the W&B page.")
+        os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
+
+    def _chosen(self, own_id: str) -> dict[str, Any]:
+        """What names the run on the server, from now on."""
+        return {
+            "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
+            "project": self.project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+            "entity": self.entity or os.environ.get("WANDB_ENTITY"),
+            "group": self.group or os.environ.get("WANDB_RUN_GROUP") or self.run.sweep,
+        }
+
+    def _give_up(self) -> None:
+        """Leave a connection that has failed. What it had not sent is sent again."""
+        import wandb
+
+        try:
+            wandb.teardown(exit_code=1)
+        except Exception as error:
+            logger.debug("wandb.teardown: %s", error)
+
+    def _image(self, path: Path) -> Any:
+        import wandb
+
+        if self.image_format == "png":
+            return wandb.Image(str(path))
+        from PIL import Image
+
+        with Image.open(path) as image:
+            layered = image.convert("RGBA")
+            white = Image.new("RGBA", layered.size, "white")
+            return wandb.Image(Image.alpha_composite(white, layered).convert("RGB"), file_type="jpg")
+
+    def _send_log(self) -> None:
+        """What has been added to the run's log."""
+        path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
+        if not self.logs or not path.exists() or path.stat().st_size <= start:
+            return
+        with open(path, "rb") as file:
+            file.seek(start)
+            content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        self._wandb_run.write_logs(content.decode(errors="replace"))
+        self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
+
+    def _send_artifact(self, which: str) -> None:
+        import wandb
+
+        folder = self.run.folder
+        path = (
+            folder.export if which == "export" else checkpoint_path(folder.checkpoints, which.replace("last", "latest"))
+        )
+        if path is None or not path.is_dir():
+            logger.warning("W&B: the run has no %s to send as an artifact.", which)
+            return
+        alias = "export" if which == "export" else path.resolve().name
+        if alias in self._stored.get("artifacts", {}).get(which, ""):
+            return
+        name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
+        artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})
+        artifact.add_dir(str(path.resolve()), policy="immutable")  # sent from where it is
+        self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, alias])])
+        sent = {**self._stored.get("artifacts", {}), which: alias}
+        self._stored = self.run.store("wandb", {**self._stored, "artifacts": sent})
+
+    def _alert(self, state: str) -> None:
+        attempt, record = self.run.attempt, self.run.record
+        reason = attempt.get("reason") or attempt.get("signal") or ""
+        place = f"{self.run.label} on {attempt.get('host')}"
+        text = f"{place}, step {record.get('step')} of {record.get('max_steps')}. {reason}"
+        self._wandb_run.alert(f"Run {state}: {self.run.label}", text, level="WARN" if state == "preempted" else "ERROR")
+
+
+def base_url() -> str:
+    """The server's address, as wandb finds it."""
+    folder = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+    settings = configparser.ConfigParser(default_section="default")
+    try:
+        settings.read([folder / "settings", Path("wandb") / "settings"])
+    except configparser.Error:
+        pass
+    return os.environ.get("WANDB_BASE_URL") or settings.defaults().get("base_url") or DEFAULT_URL
+
+
+def has_key(url: str) -> bool:
+    """Whether wandb will find an API key; nothing is sent."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    named = os.environ.get("NETRC")
+    for path in [named] if named else ["~/.netrc", "~/_netrc"]:
+        try:
+            if netrc.netrc(Path(path).expanduser()).authenticators(urlsplit(url).hostname or ""):
+                return True
+        except OSError:
+            continue
+        except netrc.NetrcParseError:
+            return True  # wandb reports it
+    return False
