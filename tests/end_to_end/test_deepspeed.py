@@ -90,7 +90,7 @@ def test_a_file_that_contradicts_the_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes"])
+@pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes", "nan_report"])
 def test_hooks_that_need_the_tensors_are_refused(tmp_path: Path, hook: str) -> None:
     done = launch(tmp_path, "strategy=deepspeed", "device=cpu", "model=mlp", "data=digits", f"hooks=[default,{hook}]")
     assert done.returncode == 2, done.output

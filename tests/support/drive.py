@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.state import hook_pieces, hook_tensors
+from launcher.hooks.watchdog import WatchdogHook
 from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
@@ -180,6 +182,51 @@ def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str
     values = {name: _sha(companion.whole()) for name, companion in hook_tensors(trainer).items()}
     trainer.strategy.teardown()
     return values
+
+
+def broken(folder: str, overrides: list[str]) -> list[str]:
+    """The last rank has a NaN in its middle block in step 3; the reports of that."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("launcher").addHandler(handler)
+    trainer = build(Path(folder), overrides, Journal())
+
+    def spoil_output(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
+        is_last = ranks.rank() == ranks.world_size() - 1
+        return output * float("nan") if trainer.step == 3 and is_last else None
+
+    trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(spoil_output)
+    trainer.train()
+    logging.getLogger("launcher").removeHandler(handler)
+    trainer.strategy.teardown()
+    return [line for line in lines if ", rank " in line]
+
+
+def stalled(folder: str, overrides: list[str]) -> list[str]:
+    """The last rank hangs in step 5 until its watchdog has reported it; what this rank logs of that."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("launcher").addHandler(handler)
+    trainer = build(Path(folder), overrides, journal := Journal())
+    (watchdog,) = [hook for hook in trainer.hooks if isinstance(hook, WatchdogHook)]
+
+    def hang_in_step_5(trainer: Any, batch: Any) -> None:
+        if trainer.step == 5 and ranks.rank() == ranks.world_size() - 1:
+            end = time.monotonic() + 30
+            while not watchdog.reports and time.monotonic() < end:
+                time.sleep(0.01)
+
+    journal.on_batch = hang_in_step_5  # type: ignore[method-assign]
+    trainer.train()
+    logging.getLogger("launcher").removeHandler(handler)
+    trainer.strategy.teardown()
+    return lines
 
 
 def spoil(trainer: Trainer) -> None:

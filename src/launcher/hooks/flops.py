@@ -63,7 +63,7 @@ def forward_flops(trainer: TrainerView, batch: Any) -> int:
         with (
             isolated_rng(),
             torch.no_grad(),
-            _uncompiled(),
+            uncompiled(),
             trainer.strategy.forward_context(),
             FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
         ):
@@ -78,6 +78,6 @@ def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
 
 
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Compiled code shows no single operations."""
+def uncompiled() -> AbstractContextManager[Any]:
+    """Compiled code shows no single operations, and calls no hooks of modules."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -103,8 +103,9 @@ class SkipSpikesHook(BaseHook):
         trainer.log({"spikes": {"skipped": skipped}})
         if skipped > self._reported:
             trainer.logger.warning(
-                "%d updates were skipped since the last report as spikes of loss or gradient (%d in all), the last at "
-                "step %d.", skipped - self._reported, skipped, last,
+                "Updates skipped as spikes of loss or gradient: %d since the last report, %d in all, the last at step "
+                "%d.",
+                skipped - self._reported, skipped, last,
             )  # fmt: skip
         self._reported = skipped
 

@@ -250,7 +250,7 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
     begin_attempt(record, config, ranks, trainer.strategy.name)
 
     def forced(signum: int, reason: str) -> None:
-        name = signal.Signals(signum).name
+        name = signal.Signals(signum).name if signum else None
         end_attempt(record, "failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     try:

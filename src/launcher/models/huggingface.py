@@ -77,9 +77,14 @@ class HuggingFaceCausalLM(Model):
             The loss; records are empty in training, and `accuracy` in evaluation.
         """
         input, target = batch
-        logits = self.model(input_ids=input, use_cache=False).logits
+        logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+
+    def logits(self, input: Tensor) -> Tensor:
+        """input [B, T] int64 -> scores of the next token [B, T, vocabulary]."""
+        scores: Tensor = self.model(input_ids=input, use_cache=False).logits
+        return scores
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return count_targets(batch[1])

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from launcher.run import signals
 
@@ -69,7 +70,8 @@ def progress(ahead: float = 0.0) -> None:
 
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
-    """Inside, a forced exit first calls `callback(signum, reason)`, in another thread; the newest callback first."""
+    """Inside, a forced exit first calls `callback(signum, reason)`, in another thread; the newest callback first. The
+    signal is 0 if there was none."""
     _state.callbacks.append(callback)
     try:
         yield
@@ -108,7 +110,12 @@ def _watch() -> None:
 
 def _exit(grace: float) -> None:
     name = signal.Signals(_state.signum).name
-    reason = f"No progress for {grace:g} s after {name}: forced exit. The last checkpoint is valid."
+    force_exit(f"No progress for {grace:g} s after {name}: forced exit. The last checkpoint is valid.")
+
+
+def force_exit(reason: str) -> NoReturn:
+    """End this process at once, from any thread: print where the main thread is and call what `on_forced_exit` has
+    registered."""
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()
     reporter.join(REPORT_TIMEOUT)

@@ -15,6 +15,9 @@ HOOKS = {
     "memory": ["hooks.memory.interval=2"],
     "throughput": ["hooks.throughput.interval=2"],
     "gradients": ["hooks.gradients.interval=2"],
+    "nan_report": ["hooks.nan_report.max_reports=1"],
+    "samples": ["hooks.samples.prompts='3 4'", "hooks.samples.interval=2", "hooks.samples.max_new_tokens=14"],
+    "watchdog": ["hooks.watchdog.factor=100"],
     "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
 }
 BASIC = ["checkpointing", "logging", "evaluation"]
@@ -22,7 +25,7 @@ SETTINGS = [
     "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
     *(setting for settings in HOOKS.values() for setting in settings),
 ]  # fmt: skip
-OBSERVING = ["memory", "throughput", "gradients", "profiler"]
+OBSERVING = ["memory", "throughput", "gradients", "nan_report", "samples", "watchdog", "profiler"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 
 
@@ -44,6 +47,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 key = strategy + order
                 arguments = {"folder": str(folder / key), "overrides": overrides(strategy, names)}
                 tasks[key] = ("train" if order else "whole_and_interrupted", arguments)
+            arguments = {
+                "folder": str(folder / "broken"),
+                "overrides": overrides(strategy, ["checkpointing", "nan_report"]),
+            }
+            tasks[f"{strategy} broken"] = ("broken", arguments | {"folder": str(folder / f"{strategy}-broken")})
         return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
 
     return of
@@ -68,6 +76,15 @@ def test_hooks_that_observe_change_nothing(results: Any, strategy: str) -> None:
     of_strategy = results(STRATEGIES[strategy])
     for with_all, alone in zip(of_strategy[strategy], of_strategy[f"{strategy} alone"], strict=True):
         assert with_all["whole"]["digest"] == alone["digest"]
+
+
+def test_nan_reports_under_every_strategy(results: Any) -> None:
+    for strategy, world_size in STRATEGIES.items():
+        for of_rank in results(world_size)[f"{strategy} broken"]:
+            (line,) = of_rank
+            assert line.startswith(
+                f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the first"
+            )
 
 
 def test_averages_load_under_another_strategy(tmp_path: Path) -> None:

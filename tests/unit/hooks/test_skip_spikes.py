@@ -58,7 +58,10 @@ def test_a_spike_is_skipped_counted_and_logged(tmp_path: Path, judged: str, capl
     assert steps.unchanged() == [7, 9]
     assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), "the schedule goes on"
     assert [(step, records["spikes"]["skipped"]) for step, records in logged.records] == [(5, 0), (10, 2), (12, 2)]
-    assert "2 updates were skipped since the last report" in caplog.text and "the last at step 9" in caplog.text
+    assert (
+        "spikes of loss or gradient: 2 since the last report, 2 in all" in caplog.text
+        and "the last at step 9" in caplog.text
+    )
     assert trainer.state.skipped_steps == 0, "these are the updates that are not finite"
 
 

@@ -1,0 +1,191 @@
+"""Which module is the first to compute what is not finite."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from launcher.errors import TrainingError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.flops import uncompiled
+from launcher.hooks.records import map_nested_tensor
+from launcher.hooks.state import refuse_flat_buffers
+from launcher.run import ranks
+from launcher.run.rng import isolated_rng
+from launcher.strategies.sharded import local
+from launcher.strategies.weights import unwrap
+from launcher.types import PositiveInt
+
+
+class NanReportHook(BaseHook):
+    """When an update is skipped because its gradient is not finite, the passes over its batches are repeated, and the
+    first place that is not finite is logged for each rank: a batch, a weight, a module's output, or a gradient.
+
+    Until that happens it costs a reference to the batches of two steps. Repeating changes nothing of the training.
+
+    Args:
+        max_reports: in an attempt.
+    """
+
+    def __init__(self, max_reports: PositiveInt = 3):
+        self.max_reports = max_reports
+        self.reports = 0
+        self._batches: dict[int, list[Any]] = {}
+        self._skipped = 0
+
+    def on_start(self, trainer: TrainerView) -> None:
+        refuse_flat_buffers(trainer, "hooks.nan_report", "gradients")
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        self._skipped = trainer.state.skipped_steps
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        self._batches = {step: batches for step, batches in self._batches.items() if step == trainer.step - 1}
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        self._batches.setdefault(trainer.step, []).append(batch)
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        is_new = trainer.state.skipped_steps > self._skipped or trainer.step_info["non_finite_grad_retry_count"] > 0
+        self._skipped = trainer.state.skipped_steps
+        if is_new and not self._is_search_for_a_scale(trainer):
+            self._report(trainer)
+
+    def on_error(self, trainer: TrainerView, error: Exception) -> None:
+        if isinstance(error, TrainingError) and trainer.step_info.get("non_finite_grad_retry_count"):
+            self._report(trainer)
+
+    def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
+        """Whether a loss scaler was too high, which is how it finds its scale."""
+        is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
+        return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
+
+    def _report(self, trainer: TrainerView) -> None:
+        if self.reports >= self.max_reports:
+            return
+        self.reports += 1
+        for step in sorted(self._batches, reverse=True):  # an accelerator reports a skipped step one step later
+            findings = ranks.all_gather(self._repeat(trainer, self._batches[step]))
+            for rank, finding in enumerate(findings):
+                if finding is not None:
+                    trainer.logger.warning("Step %d, rank %d: %s", step, rank, finding)
+            if any(findings):
+                return
+        trainer.logger.warning(
+            "Step %d: repeated with the present weights, every output and gradient is finite.", trainer.step
+        )
+
+    def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
+        """What is first not finite on this rank; None: nothing. All ranks make the same passes."""
+        model = unwrap(trainer.model)
+        finding = _in_batches(batches) or _in_weights(model)
+        with _unchanged(model), uncompiled():
+            with torch.no_grad():
+                for batch in batches:
+                    with _watched_outputs(model) as outputs, trainer.strategy.forward_context():
+                        trainer.forward(batch)
+                    finding = finding or next(iter(outputs), None)
+            if not ranks.maximum(finding is not None):
+                for batch in batches:
+                    finding = finding or self._backward(trainer, model, batch)
+        return finding
+
+    def _backward(self, trainer: TrainerView, model: torch.nn.Module, batch: Any) -> str | None:
+        with _watched_gradients(model) as gradients, trainer.strategy.grad_sync(True):
+            with trainer.strategy.forward_context():
+                loss, _ = trainer.forward(batch)
+            if loss is not None:
+                loss.backward()  # without a loss scale
+        bad = [n for n, p in model.named_parameters() if p.grad is not None and not local(p.grad).isfinite().all()]
+        trainer.strategy.zero_grad()
+        if gradients:
+            return gradients[0]
+        return f"the gradient of {', '.join(bad[:3])} is not finite, that of every output is." if bad else None
+
+
+@contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Random state and buffers are restored."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with isolated_rng():
+        try:
+            yield
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@contextmanager
+def _watched_outputs(model: torch.nn.Module) -> Iterator[list[str]]:
+    findings: list[str] = []
+
+    def check(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if not findings and (text := _not_finite(output)):
+            its_input = _not_finite(inputs)
+            findings.append(
+                f"the output of {name or 'the model'} ({type(module).__name__}) is the first that is not finite: "
+                f"{text}; its input " + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
+            )
+
+    handles = [module.register_forward_hook(partial(check, name)) for name, module in model.named_modules()]
+    try:
+        yield findings
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
+    findings: list[str] = []
+
+    def check(name: str, gradient: torch.Tensor) -> None:
+        if not findings and (text := _not_finite(gradient)):
+            findings.append(
+                f"every output is finite, and the gradient by the output of {name or 'the model'} is the first that is "
+                f"not: {text}."
+            )
+
+    def watch(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        map_nested_tensor(lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output)
+
+    handles = [module.register_forward_hook(partial(watch, name)) for name, module in model.named_modules()]
+    try:
+        yield findings
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _in_batches(batches: list[Any]) -> str | None:
+    text = _not_finite(batches)
+    return f"the batch has {text}." if text else None
+
+
+def _in_weights(model: torch.nn.Module) -> str | None:
+    for name, tensor in model.named_parameters():
+        if text := _not_finite(local(tensor)):
+            return f"the weight {name} has {text}."
+    return None
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    map_nested_tensor(lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values)
+    return tensors
+
+
+def _not_finite(values: Any) -> str | None:
+    """How many values are not finite; None if all are."""
+    nans = infinite = total = 0
+    for tensor in _tensors(values):
+        nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())
+        total += tensor.numel()
+    return f"{nans} NaN and {infinite} infinite of {total} values" if nans or infinite else None
+
+
+def _largest(values: Any) -> float:
+    return max((float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0)

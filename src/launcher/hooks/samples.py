@@ -1,0 +1,171 @@
+"""Text that a language model writes while it is trained."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.flops import uncompiled
+from launcher.run import ranks
+from launcher.run.files import replace_file
+from launcher.run.rng import isolated_rng
+from launcher.strategies.weights import unwrap
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+BYTES = 256
+"""The vocabulary of `data=text`: the bytes of UTF-8."""
+
+
+class SamplesHook(BaseHook):
+    """Continues prompts at an interval and at the end; logs them, and writes `samples/step-<step>.txt`.
+
+    The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random numbers come from a
+    generator of its own: training is not changed, and equal weights write equal text.
+
+    Args:
+        prompts: one or several texts. If tokens are not bytes and there is no `encode`: token numbers, `17 4 99`.
+        interval: in optimizer steps.
+        max_new_tokens: written for each prompt.
+        temperature: divides the scores; 0: always the most probable token.
+        top_k: choose among this many tokens; None: all.
+        seed: of the generator.
+        encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
+        path: of the folder, relative to the workspace.
+    """
+
+    def __init__(
+        self,
+        prompts: str | list[str] = "\n",
+        interval: PositiveInt = 100,
+        max_new_tokens: PositiveInt = 100,
+        temperature: NonNegativeFloat = 0.8,
+        top_k: PositiveInt | None = None,
+        seed: NonNegativeInt = 0,
+        encode: Callable[[str], Sequence[int]] | None = None,
+        decode: Callable[[list[int]], str] | None = None,
+        path: str = "samples",
+    ):
+        self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
+        self.temperature, self.top_k = temperature, top_k
+        self.encode, self.decode, self.path = encode, decode, Path(path)
+        self._check_lock = RunContext().check_lock
+        self._done_at = 0
+        self._vocabulary = 0
+        self._tokens: list[list[int]] = []
+
+    def bind(self, context: RunContext) -> None:
+        self._check_lock = context.check_lock
+
+    def on_start(self, trainer: TrainerView) -> None:
+        model = unwrap(trainer.model)
+        if not hasattr(model, "logits"):
+            raise ConfigError(
+                f"hooks.samples: {type(model).__name__} has no logits(tokens); choose model=gpt, or leave the hook out."
+            )
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        self._vocabulary = len(next_scores(trainer, [0]))
+        self._tokens = [self._encoded(prompt) for prompt in self.prompts]
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval == 0 or trainer.is_last_step:
+            self._write(trainer)
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        if trainer.is_last_step:  # a hook after this one may have ended the training
+            self._write(trainer)
+
+    def _write(self, trainer: TrainerView) -> None:
+        if self._done_at == trainer.step:
+            return
+        self._done_at = trainer.step
+        texts = [self._continue(trainer, tokens) for tokens in self._tokens]
+        if ranks.rank() != 0:
+            return
+        self._check_lock()
+        text = "\n\n".join(texts) + "\n"
+        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, text.rstrip())
+        target = (trainer.workspace or Path()) / self.path / f"step-{trainer.step:08d}.txt"
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, text.encode())
+        except OSError as error:  # a full disk must not end the training
+            trainer.logger.error("%s could not be written: %s.", target, error.strerror)
+
+    def _continue(self, trainer: TrainerView, tokens: list[int]) -> str:
+        """The prompt and what follows. All ranks compute the same."""
+        tokens = list(tokens)
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.max_new_tokens):
+            tokens.append(choose(next_scores(trainer, tokens), self.temperature, self.top_k, generator))
+        return self._decoded(tokens)
+
+    def _encoded(self, prompt: str) -> list[int]:
+        """
+        Raises:
+            ConfigError: the prompt has no tokens, or others than the model.
+        """
+        try:
+            if self.encode is not None:
+                tokens = [int(token) for token in self.encode(prompt)]
+            elif self._vocabulary == BYTES:
+                tokens = list(prompt.encode())
+            else:
+                tokens = [int(word) for word in prompt.split()]
+        except ValueError:
+            tokens = []
+        if not tokens or not all(0 <= token < self._vocabulary for token in tokens):
+            raise ConfigError(
+                f"hooks.samples.prompts={prompt!r}: must be one or several tokens from 0 to {self._vocabulary - 1}; "
+                "give their numbers, as in '17 4', or set hooks.samples.encode to a tokenizer's function."
+            )
+        return tokens
+
+    def _decoded(self, tokens: list[int]) -> str:
+        if self.decode is not None:
+            return self.decode(tokens)
+        return bytes(tokens).decode(errors="replace") if self._vocabulary == BYTES else " ".join(map(str, tokens))
+
+
+def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
+    """Scores of the token that follows [vocabulary], on the CPU. All ranks call it; the training is not changed."""
+    model, was_training = trainer.model, trainer.model.training
+    longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
+    input = torch.tensor([tokens[-longest:]], device=trainer.device)
+    model.eval()
+    try:
+        with isolated_rng(), torch.no_grad(), uncompiled(), calls_logits(model), trainer.strategy.forward_context():
+            scores: torch.Tensor = model(input)
+    finally:
+        model.train(was_training)
+    return scores[0, -1].float().cpu()
+
+
+@contextmanager
+def calls_logits(model: nn.Module) -> Iterator[None]:
+    """Inside, the model's forward pass is its `logits`: wrappers that gather sharded weights still do so."""
+    module: Any = unwrap(model)
+    own = vars(module).get("forward")  # set if the class's was replaced
+    module.forward = module.logits
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
+def choose(scores: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+    """A token by its scores [vocabulary]."""
+    if temperature == 0:
+        return int(scores.argmax())
+    if top_k is not None and top_k < len(scores):
+        scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
+    probabilities = (scores / temperature).softmax(0)
+    return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))  # NaN: a broken model
