@@ -11,8 +11,6 @@ from threading import BoundedSemaphore
 from support.lab import Lab, run_folders, steps_done, wait_for, wait_for_step
 from support.runner import record
 
-INTERVAL = 25
-"""Steps between two checkpoints, see `lab.experiment`."""
 STARTING = BoundedSemaphore(3)
 """At most this many runs start at the same time."""
 
@@ -98,7 +96,7 @@ def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
     assert not (folder / "run.lock").exists()
 
 
-FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp", "trainer.max_steps=120"]
+FOUR_RANKS = ["dispatch.nodes=2", "dispatch.tasks_per_node=2", "strategy=fsdp"]
 PREEMPTED = "preempted, requeued"
 NO_SCONTROL = [
     "mkdir -p OUTPUTS/.bin",
@@ -110,7 +108,7 @@ INCIDENTS = [  # the longest start first
         "time limit",
         wait,
         # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
-        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=0.4"],
+        overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=1"],
         reason="timed out, requeued",
     ),
     Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
@@ -118,7 +116,7 @@ INCIDENTS = [  # the longest start first
         "daemon lost",
         lose_daemon,
         nodes=2,
-        overrides=["tracker.pace.seconds=0.4"],
+        overrides=["tracker.pace.seconds=1"],
         outcome="killed",
         reason="without a word",
         lossless=False,
@@ -138,7 +136,7 @@ INCIDENTS = [  # the longest start first
     Incident("requeued", requeue, reason="requeued by SLURM"),
     Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
-    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.05"]),
+    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.12"]),
     Incident(
         "preempted, budget spent",
         preempt,

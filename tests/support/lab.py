@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import python
 from support.paths import ROOT, TESTS
 
 SCRIPTS = ROOT / "slurm" / "lab"
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
 LONGEST = 600.0
 """Seconds after which every wait ends: many times what is needed, since other tests keep the machine busy."""
+STEPS, INTERVAL = 120, 10
+"""Of a run, and between two of its checkpoints."""
 PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
 """Settings that give a run the time to save on a busy machine."""
 QUICK = ["tracker.pace.seconds=0"]
@@ -94,9 +97,7 @@ class Lab:
 
     def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
         """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""
-        command = [sys.executable, "-m", module, *arguments]
-        environment = self.environment | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
+        return python.run("-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=LONGEST)
 
     def submit(self, outputs: Path, *overrides: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
@@ -141,17 +142,17 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) 
     raise AssertionError
 
 
-def experiment(outputs: Path, steps: int = 300) -> list[str]:
+def experiment(outputs: Path, steps: int = STEPS) -> list[str]:
     """The overrides of a small run. With the pacer it takes a minute in its job's first start."""
     return [
         "model=mlp",
         "data=digits",
         "model.hidden_dim=16",
         f"trainer.max_steps={steps}",
-        "hooks.checkpointing.interval=25",
+        f"hooks.checkpointing.interval={INTERVAL}",
         "hooks.logging.interval=1",
         "+tracker.pace._target_=support.pacer.Pacer",
-        "+tracker.pace.seconds=0.2",
+        "+tracker.pace.seconds=0.5",
         f"paths.outputs={outputs}",
     ]
 
@@ -176,7 +177,7 @@ def run_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in outputs.glob("*/*/run.json"))
 
 
-def wait_for_step(outputs: Path, step: int = 10, runs: int = 1) -> None:
+def wait_for_step(outputs: Path, step: int = 4, runs: int = 1) -> None:
     def have_reached_it() -> bool:
         folders = run_folders(outputs)
         for folder in folders:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from support import lab as labs
-from support import python
 from support.incidents import INCIDENTS, begun
-from support.runner import ENVIRONMENT
+from support.runner import launch
 
 
 @pytest.fixture(scope="session")
@@ -68,14 +67,14 @@ def undisturbed(tmp_path_factory):
     """The folder of runs that nothing happens to, by number of ranks."""
     done = {}
 
-    def run(ranks=1, *overrides):
+    def outputs_of(ranks=1, *overrides):
         key = (ranks, *overrides)
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
             more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
-            words = "-m", "launcher", *labs.experiment(outputs), "tracker.pace.seconds=0", *more, *overrides
-            python.run(*words, env=ENVIRONMENT, check=True, timeout=300)
+            run = launch(outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=300)
+            assert run.returncode == 0, run.output
             done[key] = outputs
         return done[key]
 
-    return run
+    return outputs_of

@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-from support.lab import LONGEST, QUICK, experiment, run_folders, states, steps_done, wait_for, wait_for_step
+from support.lab import (
+    INTERVAL,
+    LONGEST,
+    QUICK,
+    STEPS,
+    experiment,
+    run_folders,
+    states,
+    steps_done,
+    wait_for,
+    wait_for_step,
+)
 from support.runner import final_state, metrics, record
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
@@ -47,8 +58,8 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
     followed, _ = following.communicate(timeout=LONGEST)
-    assert "Step 300/300" in followed and "Completed at step 300" in followed
-    assert "Completed at step 300" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
+    assert f"Step {STEPS}/{STEPS}" in followed and f"Completed at step {STEPS}" in followed
+    assert f"Completed at step {STEPS}" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
     before = final_state(outputs)  # a job that has done its work is started once more
     lab.run("scontrol", "requeue", job)
@@ -134,7 +145,7 @@ def test_restarts_without_progress_end(cluster, tmp_path):
         lab.run("scancel", "--signal=KILL", step, check=False)
         lab.run("scontrol", "requeue", job, check=False)
     assert lab.wait_until_ended(job) == "FAILED"
-    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < 25
+    assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
     assert "without a new checkpoint" in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from launcher.run.record import read_record
-from support.incidents import INCIDENTS, INTERVAL
-from support.lab import LONGEST, run_folders, wait_for_step
+from support.incidents import INCIDENTS
+from support.lab import INTERVAL, LONGEST, run_folders, wait_for_step
 from support.runner import final_state, metrics, record
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
@@ -49,7 +49,7 @@ def test_each_task_of_an_array_resumes(cluster, tmp_path, undisturbed):
     lab = cluster
     place = ["dispatch.partition=preempt", "+dispatch.sbatch.nodelist=node4"]
     job = lab.submit(tmp_path, *place, "-m", "seed=0,1")
-    wait_for_step(tmp_path, 10, runs=2)
+    wait_for_step(tmp_path, runs=2)
     lab.preempt("node4")
     for task in range(2):
         assert lab.wait_until_ended(f"{job}_{task}") == "COMPLETED"
