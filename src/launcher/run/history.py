@@ -43,11 +43,15 @@ class Curve:
 
     def thinned(self, most: int) -> "Curve":
         """At most this many points, evenly chosen; the first and the last are among them."""
-        count = len(self.x)
-        if count <= most:
-            return self
-        places = [round(index * (count - 1) / (most - 1)) for index in range(most)]
+        places = evenly(len(self.x), most)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most this many of `count` positions, evenly chosen; the first and the last are among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
 class History:
@@ -77,23 +81,26 @@ class History:
         """The time of training that the lines cover."""
         return self._elapsed[-1] if self._elapsed else 0.0
 
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """The values of a metric, each with the index of its line."""
+        numbers = ((index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row)
+        return [(index, number) for index, number in numbers if number is not None]
+
+    def x(self, index: int, against: str = "step") -> float | None:
+        """Where a line is on an axis: `step`, `time` (seconds of training) or `samples`."""
+        return self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
+
     def curve(self, metric: str, against: str = "step") -> Curve:
         """A metric against `step`, `time` (seconds of training) or `samples`."""
-        curve = Curve()
-        for row, seconds in zip(self.rows, self._elapsed, strict=True):
-            x = seconds if against == "time" else as_number(row.get(against))
-            y = as_number(row.get(metric))
-            if x is not None and y is not None:
-                curve.x.append(x)
-                curve.y.append(y)
-        return curve
+        points = [(self.x(index, against), y) for index, y in self.values(metric)]
+        known = [(x, y) for x, y in points if x is not None]
+        return Curve([x for x, _ in known], [y for _, y in known])
 
     def restarts(self, against: str = "step") -> list[float]:
         """Where on the axis the run was resumed."""
-        pairs = zip(self.rows, self.rows[1:], self._elapsed, strict=False)
-        ends = [(row, seconds) for row, later, seconds in pairs if row.get("attempt") != later.get("attempt")]
-        places = [seconds if against == "time" else as_number(row.get(against)) for row, seconds in ends]
-        return [place for place in places if place is not None]
+        pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
+        ends = [index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")]
+        return [x for x in (self.x(index, against) for index in ends) if x is not None]
 
 
 def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> Iterator[float]:

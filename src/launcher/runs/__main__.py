@@ -20,6 +20,7 @@ from launcher.runs import (
     listing,
     logs,
     plot,
+    report,
     resume,
     retry,
     show,
@@ -31,7 +32,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = {
     "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export,
-    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot, "sync": sync,
+    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot, "report": report, "sync": sync,
     "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
 }  # fmt: skip
 

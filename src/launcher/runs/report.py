@@ -1,0 +1,176 @@
+"""Write a report of runs as one HTML file: table, curves, hyperparameters against a metric, attempts."""
+
+import argparse
+import html
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from launcher.config.direction import direction
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.run.files import replace_file
+from launcher.run.history import evenly, is_wide
+from launcher.runs.differences import differences
+from launcher.runs.filters import FILTER_HELP, number, select
+from launcher.runs.find import StoredRun, ask_queue, find_runs
+from launcher.runs.format import seconds_of
+
+LOSS = "train/loss"
+MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
+"""Of a curve, of a curve among many, and of a metric over all runs."""
+MOST_METRICS = 8
+AXES = ("step", "time", "samples")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
+    parser.add_argument("--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: report.html in the runs' folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    plotly = plotly_source()
+    runs = find_runs(arguments.outputs)
+    ask_queue(runs)
+    runs = [run for run in select(runs, arguments.words) if run.record]
+    if not runs:
+        suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
+        raise ConfigError(f"There are no runs in {arguments.outputs}{suffix}.")
+    output = arguments.output or arguments.outputs / "report.html"
+    try:
+        replace_file(output, page(report_data(runs, arguments.metric), plotly).encode())
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
+    print(output)
+    return 0
+
+
+def plotly_source() -> str:
+    """Plotly's JavaScript.
+
+    Raises:
+        ConfigError: plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ConfigError("report needs plotly: pip install 'torch-launcher[pictures]'.") from error
+    source: str = get_plotlyjs()
+    return source
+
+
+def page(data: dict[str, Any], plotly: str) -> str:
+    """The HTML file. No text of a user can end the script that holds the data: `<` is escaped there."""
+    names = sorted({run["name"] for run in data["runs"]})
+    title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    template = (resources.files("launcher.runs") / "report.html").read_text(encoding="utf-8")
+    head, rest = template.replace("{{title}}", html.escape(title)).split("{{data}}")
+    middle, end = rest.split("{{plotly}}")
+    return f"{head}{text}{middle}{plotly}{end}"
+
+
+def report_data(runs: Sequence[StoredRun], metric: str | None = None) -> dict[str, Any]:
+    """All that the page shows, as JSON has it.
+
+    Raises:
+        ConfigError: no run has logged the metric.
+    """
+    metrics = shown_metrics(runs, metric)
+    mode = direction(metrics[0]) or "min"
+    if metric is None and runs[0].best:
+        mode = "max" if runs[0].best_is_most else "min"
+    most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
+    rows = differences(list(runs))
+    return {
+        "metric": metrics[0],
+        "mode": mode,
+        "metrics": metrics,
+        "parameters": parameters(rows),
+        "states": dict(Counter(run.state for run in runs).most_common()),
+        "runs": [described(run, row, metrics, most) for run, row in zip(runs, rows, strict=True)],
+    }
+
+
+def shown_metrics(runs: Sequence[StoredRun], metric: str | None) -> list[str]:
+    """The metric that runs are judged by, then the training loss and the other validation metrics."""
+    counts = Counter(name for run in runs for name in run.history.metrics)
+    if metric is not None and metric not in counts:
+        raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, counts)}")
+    judged = Counter(str(run.best["metric"]) for run in runs if run.best).most_common(1)
+    validation = [name for name, _ in counts.most_common() if name.startswith("val/")]
+    first = metric or (judged[0][0] if judged else "val/loss" if "val/loss" in counts else LOSS)
+    return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MOST_METRICS]
+
+
+def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+    """The keys that differ. Those whose values are all numbers have an axis of numbers, others one of words."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    result = []
+    for key in keys:
+        values = [number(row.get(key)) for row in rows]
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        is_numeric = len(finite) == len(values)
+        is_log = is_numeric and min(finite) > 0 and (is_wide(finite) or max(finite) / min(finite) >= 30)
+        result.append({"key": key, "numeric": is_numeric, "log": is_log})
+    return result
+
+
+def described(run: StoredRun, row: dict[str, str], metrics: Sequence[str], most: int) -> dict[str, Any]:
+    """One run: what differs, its results, its curves and its attempts."""
+    values = {metric: run.history.values(metric) for metric in metrics}
+    return {
+        "id": run.id,
+        "name": run.name,
+        "state": run.state,
+        "step": run.record.get("step"),
+        "max_steps": run.record.get("max_steps"),
+        "started": seconds_of(run.started),
+        "parameters": row,
+        "best": {metric: best_of(run, metric, points) for metric, points in values.items()},
+        "curves": {metric: curve_of(run, points, most) for metric, points in values.items() if points},
+        "restarts": {axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES},
+        "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
+    }
+
+
+def curve_of(run: StoredRun, points: Sequence[tuple[int, float]], most: int) -> dict[str, list[Any]]:
+    """Values against each axis, at most this many. Lines may lack an axis: a stream of data has no samples."""
+    kept = [points[place] for place in evenly(len(points), most)]
+    axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
+    known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
+    return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {"y": [rounded(y) for _, y in kept]}
+
+
+def best_of(run: StoredRun, metric: str, points: Sequence[tuple[int, float]]) -> dict[str, Any] | None:
+    """The best and the last value of a metric, and the best one's step; None if it was never finite."""
+    finite = [(y, index) for index, y in points if math.isfinite(y)]
+    if not finite:
+        return None
+    is_most = run.best_is_most if run.best.get("metric") == metric else direction(metric) == "max"
+    value, index = (max if is_most else min)(finite, key=lambda pair: pair[0])
+    return {"value": rounded(value), "step": run.history.rows[index].get("step"), "last": rounded(points[-1][1])}
+
+
+def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
+    ended = seconds_of(attempt.get("ended")) or run.updated
+    return {
+        "started": seconds_of(attempt.get("started")),
+        "ended": ended,
+        "outcome": attempt.get("outcome") or run.state,
+        "steps": [attempt.get("start_step"), attempt.get("end_step")],
+        "reason": attempt.get("reason") or attempt.get("signal") or "",
+        "host": attempt.get("host"),
+    }
+
+
+def rounded(value: float) -> float | None:
+    """Six significant digits, which is more than a screen shows; None for what JSON does not have."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else float(f"{value:.6g}")

@@ -1,0 +1,155 @@
+"""The report as one HTML file: its data, and the page that a browser renders of it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from launcher.runs import report
+from launcher.runs.find import find_runs
+from launcher.runs.report import report_data
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+EVIL = "</script><script>document.body.dataset.broken = 1</script><img src=x>"
+LONG = 2000
+
+
+@pytest.fixture
+def sweep(make_run):
+    """Four runs of other learning rates. The second was preempted once, the fourth diverged; one has an evil name."""
+    for number, (lr, last) in enumerate(((1e-4, 0.75), (1e-3, 0.25), (1e-2, 0.5), (1.0, None))):
+        best = None if last is None else {"metric": "val/accuracy", "value": last, "step": 10}
+        config = {"optimizer": {"lr": lr}, "note": EVIL if number == 3 else "fine"}
+        state = "failed" if last is None else "completed"
+        folder = make_run("gpt", f"aaaa000{number}", config=config, state=state, best=best)
+        rows = [
+            {"step": n, "time": 1.8e9 + n, "attempt": 1 + (n > LONG // 2), "samples": 8 * n, "train/loss": 1 / n}
+            for n in range(1, LONG + 1)
+        ]
+        rows[9]["val/accuracy"], rows[-1]["val/accuracy"] = last or "nan", "nan"
+        folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        record = json.loads(folder.record_path.read_text())
+        record["name"] = EVIL if number == 3 else "gpt"
+        if number == 1:
+            record["attempts"].insert(0, {**record["attempts"][0], "outcome": "preempted", "end_step": LONG // 2})
+        folder.record_path.write_text(json.dumps(record))
+
+
+def data_of(page):
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+def test_the_file_has_all_it_needs(runs, sweep, outputs):
+    code, output, error = runs("report")
+    assert (code, output, error) == (0, f"{outputs}/report.html\n", "")
+    page = (outputs / "report.html").read_text()
+    data = data_of(page)
+    assert (data["metric"], data["mode"]) == ("val/accuracy", "max"), "by the name of the best's metric"
+    assert data["parameters"] == [
+        {"key": "note", "numeric": False, "log": False},
+        {"key": "optimizer.lr", "numeric": True, "log": True},
+    ]
+    assert data["states"] == {"completed": 3, "failed": 1}
+    second, last = data["runs"][1], data["runs"][3]
+    assert second["best"]["val/accuracy"] == {"value": 0.25, "step": 10, "last": None}
+    assert second["restarts"]["step"] == [LONG // 2]
+    assert [attempt["outcome"] for attempt in second["attempts"]] == ["preempted", "completed"]
+    assert last["name"] == EVIL and last["parameters"]["note"] == EVIL and last["best"]["val/accuracy"] is None
+    for curve in second["curves"].values():
+        assert len(curve["y"]) == len(curve["step"]) == len(curve["time"]) == len(curve["samples"]) <= 600
+    assert (second["curves"]["train/loss"]["step"][0], second["curves"]["train/loss"]["step"][-1]) == (1, LONG)
+
+
+def test_nothing_is_loaded_from_elsewhere_and_no_text_ends_a_script(runs, sweep, outputs):
+    runs("report")
+    page = (outputs / "report.html").read_text()
+    assert "default-src 'none'" in page and page.count("</script>") == 3 and EVIL not in page
+
+    class Links(HTMLParser):
+        found: list = []
+
+        def handle_starttag(self, tag, attrs):
+            self.found += [value for name, value in attrs if name in ("src", "href")]
+
+    Links().feed(page[: page.index("<script")])
+    assert Links.found == []
+
+
+def test_many_runs_share_the_points(make_run, outputs, monkeypatch):
+    monkeypatch.setattr(report, "ALL_POINTS", 1000)
+    line = '{{"step": {0}, "time": {0}, "attempt": 1, "train/loss": 1.0}}\n'
+    text = "".join(line.format(step) for step in range(1000))
+    for number in range(5):
+        make_run("gpt", f"{number:08x}", config={"seed": number}).metrics_path.write_text(text)
+    data = report_data(find_runs(outputs))
+    points = [len(run["curves"]["train/loss"]["y"]) for run in data["runs"]]
+    assert points == [200] * 5 and data["metric"] == "train/loss"
+    assert "samples" not in data["runs"][0]["curves"]["train/loss"], "lines without samples have no such axis"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--metric", "val/acuracy"], "'--metric=val/acuracy': no run has logged this; did you mean val/accuracy?"),
+        (["state=running"], "There are no runs in {outputs} that match state=running."),
+        (["-o", "/no/a.html"], "--output=/no/a.html: cannot be written (No such file or directory)."),
+    ],
+)
+def test_a_bad_command_is_a_sentence(runs, sweep, outputs, arguments, sentence):
+    assert runs("report", *arguments) == (2, "", sentence.format(outputs=outputs) + "\n")
+    assert not (outputs / "report.html").exists()
+
+
+def test_without_plotly_the_way_to_get_it_is_named(runs, sweep, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert runs("report")[2] == "report needs plotly: pip install 'torch-launcher[pictures]'.\n"
+
+
+ACTIONS = """<script>
+const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
+const ids = () => text("#runs tbody td:first-child").join();
+const result = { first: ids(), facts: text("#facts").join() };
+result.labels = text(".xtitle, .ytitle");
+result.legend = text("#curves .legendtext");
+[...document.querySelectorAll("th")].find(node => node.textContent === "optimizer.lr").click();
+result.sorted = ids();
+document.querySelector("#runs tbody tr").click();
+result.chosen = text("tr.chosen td:first-child").join();
+result.widest = Math.max(...element("curves").data.map(trace => trace.line.width));
+element("metric").value = "train/loss"; element("axis").value = "time"; element("log").checked = true;
+element("log").dispatchEvent(new Event("input"));
+const { layout: drawn, data: traces } = element("curves");
+result.curve = [drawn.yaxis.type, drawn.xaxis.title.text, traces.length];
+element("filter").value = "completed"; element("filter").dispatchEvent(new Event("input"));
+result.filtered = [ids(), element("count").textContent, element("scatter").data[0].x.length];
+document.body.dataset.result = JSON.stringify(result);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
+    """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
+    runs("report")
+    page = tmp_path / "page.html"
+    page.write_text((outputs / "report.html").read_text().replace("</body>", ACTIONS + "</body>"))
+    flags = (
+        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --virtual-time-budget=5000 --dump-dom"
+    )
+    command = [CHROMIUM, *flags.split(), f"--user-data-dir={tmp_path}/profile", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    (body,) = re.findall(r"<body[^>]*>", done.stdout)
+    assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
+    (written,) = re.findall(r'data-result="([^"]*)"', body)
+    result = json.loads(written.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001,aaaa0003", "the best first, the one without a value last"
+    assert "0.75 best val/accuracy (aaaa0000)" in result["facts"] and "1 times preempted" in result["facts"]
+    assert "val/accuracy" in result["labels"] and len(result["legend"]) == 4
+    assert result["sorted"] == "aaaa0000,aaaa0001,aaaa0002,aaaa0003"
+    assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
+    assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
+    assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
