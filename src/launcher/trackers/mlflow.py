@@ -1,0 +1,201 @@
+"""tracker=mlflow: MLflow, by default with a SQLite database beside the runs."""
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.checkpoint.find import checkpoint_path
+from launcher.config.tree import leaves
+from launcher.trackers.base import Line, Tracker, config_without, media, numbers
+
+DEFAULT_EXPERIMENT = "launcher"
+RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
+STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+METRICS, PARAMS, LENGTH = 1000, 100, 6000
+"""What MLflow takes at most: metrics and parameters of a batch, characters of a value."""
+
+logger = logging.getLogger("launcher.trackers")
+
+
+class MlflowTracker(Tracker):
+    """How far MLflow has a run is a tag, set after each batch. A batch that is sent again has the same rows, and MLflow
+    keeps equal rows once.
+
+    Args:
+        tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of all runs.
+        experiment: null: MLFLOW_EXPERIMENT_NAME, else "launcher".
+        name: of the run; null: <run.name>/<run.id>.
+        tags: of the run.
+        config_exclude: keys of the configuration that are not sent.
+        artifacts: sent when the run is complete.
+        registered_model_name: register the model of a complete run under this name.
+        model: which artifact is registered.
+        alias: of the registered version.
+    """
+
+    library, extra = "mlflow", "mlflow"
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        experiment: str | None = None,
+        name: str | None = None,
+        tags: dict[str, Any] | None = None,
+        config_exclude: list[str] | None = None,
+        artifacts: list[Literal["best", "last", "export"]] | None = None,
+        registered_model_name: str | None = None,
+        model: Literal["best", "last", "export"] = "best",
+        alias: str | None = "best",
+    ):
+        self.tracking_uri, self.experiment, self.name = tracking_uri, experiment, name
+        self.tags, self.config_exclude = dict(tags or {}), config_exclude or []
+        self.registered_model_name, self.model, self.alias = registered_model_name, model, alias
+        registered = [model] if registered_model_name else []
+        self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
+        self._is_reported = False
+
+    def open(self) -> int:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the follower tries again by itself
+        uri = self.uri
+        with one_at_a_time(uri):
+            from mlflow.tracking import MlflowClient
+
+            self._client = MlflowClient(tracking_uri=uri)
+            run = self._find() or self._create()
+        self._id = run.info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        self._send_params(set(run.data.params))
+        if not self._is_reported:
+            logger.info("MLflow: %s, run %s", uri, self._id)
+        self._is_reported = True
+        return int(run.data.tags.get(STEP_TAG, -1))
+
+    def write(self, lines: list[Line]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(clean(key), value, int(line["time"] * 1000), line["step"])
+            for line in lines
+            for key, value in numbers(line).items()
+        ]
+        for start in range(0, len(metrics), METRICS):
+            self._client.log_batch(self._id, metrics=metrics[start : start + METRICS])
+        for line, item in media(lines, "image"):
+            self._client.log_artifact(self._id, self.run.folder.path / item["path"], f"images/{line['step']}")
+        if lines:
+            self._client.set_tag(self._id, STEP_TAG, lines[-1]["step"])
+
+    def close(self, state: str) -> None:
+        if state == "running":
+            return
+        if state == "completed":
+            for which in self.artifacts:
+                self._send_artifact(which)
+        self._client.set_tag(self._id, STATE_TAG, state)
+        self._client.set_terminated(self._id, STATUS.get(state, "KILLED"))
+
+    @property
+    def uri(self) -> str:
+        """Where it is sent, the same from every machine that has set nothing else."""
+        stored = self.run.stored("mlflow")
+        chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
+        if chosen and chosen != stored.get("tracking_uri"):
+            self.run.store("mlflow", {**stored, "tracking_uri": chosen})
+        return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
+
+    @property
+    def _outputs(self) -> Path:
+        """The folder of all runs."""
+        return self.run.folder.path.absolute().parents[len(Path(self.run.name).parts)]
+
+    def _experiment(self) -> str:
+        """Its id; created where it does not exist."""
+        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        is_local = self.uri.startswith("sqlite")
+        place = (self._outputs / "mlflow-artifacts" / clean(name)).as_uri() if is_local else None
+        return str(self._client.create_experiment(name, artifact_location=place))
+
+    def _find(self) -> Any:
+        own = self.run.stored("mlflow")["id"]
+        runs = self._client.search_runs([self._experiment()], f"tags.`{RUN_TAG}` = '{own}'")
+        return runs[0] if runs else None
+
+    def _create(self) -> Any:
+        tags = {
+            RUN_TAG: self.run.stored("mlflow")["id"], "launcher.folder": str(self.run.folder.path.absolute()),
+            **({"launcher.sweep": self.run.sweep} if self.run.sweep else {}), **self.tags,
+        }  # fmt: skip
+        started = self.run.record.get("attempts", [{}])[0].get("started")
+        return self._client.create_run(
+            self._experiment(), run_name=self.name or self.run.label, tags=tags, start_time=milliseconds(started)
+        )
+
+    def _send_params(self, known: set[str]) -> None:
+        """The configuration by dotted keys. MLflow never changes a parameter: the first attempt's values stay."""
+        from mlflow.entities import Param
+
+        config = config_without(self.run.config, ["tracker", *self.config_exclude])
+        params = [Param(clean(key), str(value)[:LENGTH]) for key, value in leaves(config).items()]
+        params = [param for param in params if param.key not in known]
+        for start in range(0, len(params), PARAMS):
+            self._client.log_batch(self._id, params=params[start : start + PARAMS])
+
+    def _send_artifact(self, which: str) -> None:
+        folder = self.run.folder
+        checkpoint = "latest" if which == "last" else which
+        path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
+        if path is None or not path.is_dir():
+            logger.warning("MLflow: the run has no %s to send as an artifact.", which)
+            return
+        sent = self.run.stored("mlflow")
+        if sent.get(which) == path.resolve().name:
+            return
+        self._client.log_artifacts(self._id, str(path.resolve()), which)
+        if self.registered_model_name and which == self.model:
+            self._register(which)
+        self.run.store("mlflow", {**sent, which: path.resolve().name})
+
+    def _register(self, which: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        name = self.registered_model_name
+        try:
+            self._client.get_registered_model(name)
+        except MlflowException:
+            self._client.create_registered_model(name)
+        version = self._client.create_model_version(name, f"runs:/{self._id}/{which}", self._id)
+        if self.alias:
+            self._client.set_registered_model_alias(name, self.alias, version.version)
+        logger.info("MLflow: registered %s, version %s", name, version.version)
+
+
+def clean(name: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^\w./ :-]", "_", name)
+
+
+def milliseconds(time: str | None) -> int | None:
+    from datetime import datetime
+
+    return None if time is None else int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+@contextmanager
+def one_at_a_time(uri: str) -> Iterator[None]:
+    """A SQLite database is created by one process: of several that create it at once, all but one fail."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    path = Path(uri.removeprefix("sqlite:///"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,123 @@
+import math
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from launcher.trackers.lines import Lines
+from launcher.trackers.mlflow import MlflowTracker, clean
+from support.mlflow_database import copy_database
+from support.pictures import png
+from support.tracked import WrittenRun
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    copy_database(tmp_path / "mlflow.db")
+    run = WrittenRun(
+        tmp_path / "name" / "abcd1234", optimizer={"lr": 0.1, "betas": [0.9, 0.99]}, paths={"outputs": "x"},
+        tracker={"mlflow": {}},
+    )  # fmt: skip
+    yield run
+    run.lock.release()
+
+
+@pytest.fixture
+def client(run, tmp_path):
+    return MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def opened(run: WrittenRun, **options) -> tuple[MlflowTracker, int]:
+    tracker = MlflowTracker(**options)
+    run.tracked(tracker)
+    return tracker, tracker.open()
+
+
+def mirror(run: WrittenRun, state: str, **options) -> None:
+    tracker, after = opened(run, **options)
+    tracker.write(Lines(run.folder, after).read(final=state == "completed"))
+    tracker.close(state)
+
+
+def only_run(client: MlflowClient, experiment: str = "launcher"):
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    return run
+
+
+def test_a_run_over_two_attempts(run, client, caplog):
+    """Also one in which the follower is killed between the metrics and the position."""
+    caplog.set_level("INFO")
+    run.log(0, 10, 20)
+    tracker, after = opened(run)
+    assert after == -1
+    tracker.write(Lines(run.folder, after).read())
+    client.set_tag(only_run(client).info.run_id, "launcher.step", "0")
+    run.end("preempted", step=20)
+    mirror(run, "preempted")
+    first = only_run(client)
+    assert (first.info.status, first.info.run_name) == ("KILLED", "name/abcd1234")
+    run.begin(start_step=20)
+    run.log(30, **{"train/loss": "nan", "val/a@b": "inf"})
+    run.end()
+    mirror(run, "completed")
+    last = only_run(client)
+    assert (last.info.run_id, last.info.status) == (first.info.run_id, "FINISHED")
+    assert (last.data.tags["launcher.step"], last.data.tags["launcher.state"]) == ("30", "completed")
+    history = client.get_metric_history(last.info.run_id, "train/loss")
+    assert [(each.step, each.timestamp) for each in history] == [(s, 1000_000 + 1000 * s) for s in (0, 10, 20, 30)]
+    assert [each.value for each in history][:3] == [1.0, 1 / 11, 1 / 21] and math.isnan(history[3].value)
+    assert "val/a_b" in last.data.metrics
+    assert last.data.params == {
+        "optimizer.lr": "0.1", "optimizer.betas": "[0.9, 0.99]", "paths.outputs": "x", "run.name": "name",
+        "run.id": "abcd1234",
+    }  # fmt: skip
+    assert "MLflow: sqlite:///" in caplog.text  # the tracking URI is shown
+
+
+def test_options(run, client, tmp_path, monkeypatch):
+    run.log(0)
+    (run.folder.path / "images" / "0").mkdir(parents=True)
+    (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
+    run.log_media(0, kind="image", key="x", path="images/0/x.png")
+    run.folder.export.mkdir()
+    (run.folder.export / "model.safetensors").write_bytes(b"weights")
+    run.end()
+    options = {
+        "experiment": "mine", "name": "n", "tags": {"team": "a"}, "config_exclude": ["paths", "run"],
+        "registered_model_name": "classifier", "model": "export", "alias": "champion",
+    }  # fmt: skip
+    mirror(run, "completed", **options)
+    mirror(run, "completed", **options)  # adds nothing
+    stored = only_run(client, "mine")
+    assert (stored.info.run_name, stored.data.tags["team"]) == ("n", "a")
+    assert sorted(stored.data.params) == ["optimizer.betas", "optimizer.lr"]
+    (version,) = client.search_model_versions("name='classifier'")
+    assert client.get_model_version_by_alias("classifier", "champion").version == version.version
+    artifacts = Path(stored.info.artifact_uri.removeprefix("file://"))
+    assert artifacts.is_relative_to(tmp_path / "mlflow-artifacts" / "mine")
+    assert (artifacts / "export" / "model.safetensors").read_bytes() == b"weights"
+    assert (artifacts / "images" / "0" / "x.png").read_bytes() == png(3, 2)
+
+
+def test_where_it_is_kept(run, tmp_path, monkeypatch):
+    """What is chosen once counts later, where the variable is not set."""
+    tracker = MlflowTracker()
+    run.tracked(tracker)
+    assert tracker.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host")
+    assert tracker.uri == "http://host"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert tracker.uri == "http://host"
+    other = MlflowTracker(tracking_uri="http://other")
+    run.tracked(other)
+    assert other.uri == "http://other"
+
+
+def test_names_that_mlflow_takes():
+    assert clean("val/f1@0.5[x],y z:w") == "val/f1_0.5_x__y z:w"
