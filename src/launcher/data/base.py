@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.types import NonNegativeInt, PositiveInt
@@ -31,6 +31,9 @@ class DataSource(ABC):
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of a list of samples; None: `torch.utils.data.default_collate`. A subclass may define a method."""
 
+    val_names: Sequence[str] = ()
+    """Of further validation sets; their metrics are `val/<name>/...`."""
+
     def __init__(self, *, batch_size: PositiveInt, num_workers: NonNegativeInt = 0, shuffle: bool = True):
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -46,6 +49,10 @@ class DataSource(ABC):
     def val_dataset(self) -> Any | None:
         """The held-out samples, or None."""
         return None
+
+    def named_val_dataset(self, name: str) -> Any:
+        """The validation set of one of `val_names`."""
+        raise KeyError(name)
 
     def train_loader(
         self,
@@ -80,12 +87,13 @@ class DataSource(ABC):
         world_size: int = 1,
         device: torch.device | str | None = None,
         max_samples: int | None = None,
+        name: str | None = None,
     ) -> EvaluationLoader | None:
         """One pass over the held-out samples, or the first `max_samples` of them over all ranks. `batch_size` is of one
-        rank and forward. None: nothing is held out."""
+        rank and forward; `name` one of `val_names`. None: nothing is held out."""
         from launcher.data.loader import evaluation_loader
 
-        dataset = self.val_dataset()
+        dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
         if dataset is None:
             return None
         return evaluation_loader(

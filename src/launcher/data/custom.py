@@ -15,6 +15,7 @@ class CustomData(DataSource):
     Args:
         dataset: the training samples: a node with `_target_`, or a dataset.
         val_dataset: the held-out samples, likewise; null: none.
+        val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
         collate_fn: makes a batch of a list of samples: a node with `_target_` (and `_partial_: true` for a function),
             or a callable; null: `torch.utils.data.default_collate`.
         seed_samples: give each sample random numbers of its own (see `launcher.data.loader.ResumableLoader`). Without
@@ -37,6 +38,7 @@ class CustomData(DataSource):
         seq_len: PositiveInt | None = None,
         num_features: PositiveInt | None = None,
         num_classes: PositiveInt | None = None,
+        val_datasets: dict[str, Any] | None = None,
     ):
         super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
         self.seed_samples = seed_samples
@@ -46,6 +48,8 @@ class CustomData(DataSource):
         self.num_classes = num_classes
         self._dataset = dataset
         self._val_dataset = val_dataset
+        self._val_datasets = val_datasets or {}
+        self.val_names = [str(name) for name in self._val_datasets]
         self.collate = make(collate_fn)
 
     def train_dataset(self) -> Any:
@@ -53,6 +57,9 @@ class CustomData(DataSource):
 
     def val_dataset(self) -> Any | None:
         return make(self._val_dataset)
+
+    def named_val_dataset(self, name: str) -> Any:
+        return make(self._val_datasets[name])
 
 
 def make(part: Any) -> Any:

@@ -53,7 +53,9 @@ class RunContext:
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's loader of held-out batches, `max_samples=n` of the first n samples over all ranks; the loader
-    is None if nothing is held out."""
+    is None if nothing is held out. `name=...`: the loader of one of `val_names`."""
+    val_names: tuple[str, ...] = ()
+    """Of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
     attempt: int = 1

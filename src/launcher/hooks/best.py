@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from launcher.config.direction import direction
@@ -41,7 +42,8 @@ class Best:
         self.step = 0
         self.latest: float | None = None
         self._was_logged = False
-        self._others: list[str] = []
+        self._logged: dict[str, list[str]] = {}
+        """The names that were logged, by group, until the metric is among them."""
 
     def observe(self, records: Mapping[str, Any]) -> bool:
         """Take note of what is logged. All ranks must call it for the same groups of records (`val`, `train`).
@@ -50,13 +52,15 @@ class Best:
             Whether the metric is among them; the same on all ranks.
         """
         group = self.metric.partition("/")[0]
+        numbers = {name: value for name, value in flatten(records) if value is not None}
+        if not self._was_logged:
+            for each in {name.partition("/")[0] for name in records}:
+                names = {name for name in numbers if name.partition("/")[0] == each}
+                self._logged[each] = sorted(names.union(self._logged.get(each, ())))
         if not any(name.partition("/")[0] == group for name in records):
             return False
-        numbers = {name: value for name, value in flatten(records) if value is not None}
         self.latest = ranks.broadcast(float(numbers[self.metric]) if self.metric in numbers else None)
         self._was_logged |= self.latest is not None
-        if f"{group}/loss" in numbers:
-            self._others = sorted(numbers)
         return self.latest is not None
 
     def update(self, step: int) -> bool:
@@ -73,10 +77,15 @@ class Best:
         """At a step boundary, when all hooks have logged: the first evaluation must have the metric.
 
         Raises:
-            ConfigError: it has not; names those it has.
+            ConfigError: it does not have it, or the metric's group is a misspelt one.
         """
-        if self._others and not self._was_logged:
-            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(self._others)}.")
+        if self._was_logged or not self._logged:
+            return
+        group = self.metric.partition("/")[0]
+        similar = [] if group in ("val", "train") else get_close_matches(group, self._logged, n=1)
+        names = self._logged.get(group) or (self._logged[similar[0]] if similar else [])
+        if any(name.endswith("/loss") for name in names):
+            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(names)}.")
 
     def state(self) -> dict[str, Any]:
         return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}

@@ -272,6 +272,10 @@ class CheckpointingHook(BaseHook):
         before, at = self.best.value, self.best.step
         if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
             self._improved = True
+            if self.saved_at == trainer.step and not self.saver.in_flight:  # an evaluation that a signal interrupted
+                self._improved, self._best_saved = False, self.best.state()
+                if trainer.strategy.ranks.is_main:
+                    self.store.link(BEST, step_name(trainer.step))
             trainer.logger.info(
                 "Step %d: %s %.5g is the best so far%s.",
                 trainer.step, self.best.metric, self.best.value,

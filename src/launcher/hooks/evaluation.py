@@ -10,23 +10,31 @@ import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.metrics import OUTPUTS, Metrics
 from launcher.hooks.records import flatten, show
 from launcher.run import ranks, signals
 from launcher.run.rng import isolated_rng
+from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeInt, PositiveInt
+
+Loader = Callable[[], Iterable[Any] | None]
 
 
 class EvaluationHook(BaseHook):
-    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples.
+    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples; of a named loader
+    `{"val": {name: {...}}}`.
 
     It does not change training: random state and the model's mode are restored. A signal ends an evaluation between two
     batches; the run repeats it when it resumes.
 
     Args:
         interval: in optimizer steps; 0: at the last step only.
-        loader: returns an iterable of this rank's held-out batches, or None if nothing is held out. None: the run's.
+        loader: returns an iterable of this rank's held-out batches, or None if nothing is held out; several by name.
+            None: the run's.
         max_samples: use the first of the run's validation set, this many over all ranks; None: all of it.
         at_start: also before the first step.
+        metrics: further metrics by name, of torchmetrics for instance, computed from the `logits` and `targets` that
+            forward records in evaluation.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
     """
@@ -34,24 +42,33 @@ class EvaluationHook(BaseHook):
     def __init__(
         self,
         interval: NonNegativeInt = 100,
-        loader: Callable[[], Iterable[Any] | None] | None = None,
+        loader: Loader | Mapping[str, Loader] | None = None,
         max_samples: PositiveInt | None = None,
         at_start: bool = True,
+        metrics: dict[str, Any] | None = None,
     ):
         if loader is not None and max_samples is not None:
             raise ValueError("max_samples limits the run's own validation set; limit your loader instead.")
         self.interval, self.loader, self.max_samples, self.at_start = interval, loader, max_samples, at_start
-        self._batches: Iterable[Any] | None = None
+        self.metrics = Metrics(metrics or {})
+        self._batches: dict[str, Iterable[Any]] = {}
         self._done_at = -1
 
     def bind(self, context: RunContext) -> None:
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
-            self.loader = partial(context.val_loader, **limit)
+            unnamed = partial(context.val_loader, **limit)
+            self.loader = {"": unnamed} | {name: partial(unnamed, name=name) for name in context.val_names}
+
+    def open(self) -> bool:
+        """Make the loaders; whether anything is held out."""
+        loaders = self.loader if isinstance(self.loader, Mapping) else {"": self.loader}
+        made = {name: loader() for name, loader in loaders.items() if loader is not None}
+        self._batches = {name: batches for name, batches in made.items() if batches is not None}
+        return bool(self._batches)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        self._batches = self.loader() if self.loader is not None else None
-        if self._batches is None:
+        if not self.open():
             trainer.logger.info("Nothing is held out: there are no val/ metrics.")
         missed = trainer.step > 0 and self._is_due(trainer)
         if missed or (trainer.step == 0 and self.at_start):
@@ -70,31 +87,45 @@ class EvaluationHook(BaseHook):
         return self._done_at != trainer.step and (at_interval or trainer.is_last_step)
 
     def _evaluate(self, trainer: TrainerView) -> None:
-        if self._batches is None:
+        if not self._batches:
             return
-        context, num_targets = trainer.strategy.forward_context, trainer.num_targets
         trainer.fire("on_evaluation_start")
         try:
-            metrics = evaluate(trainer.forward, trainer.model, self._batches, context, num_targets)
+            metrics = self.measure(trainer)
         finally:
             trainer.fire("on_evaluation_end")
         if metrics is None:
             trainer.stop_at_this_boundary()
             return
         self._done_at = trainer.step
-        trainer.logger.info(
-            "Step %d: %s", trainer.step, " ".join(f"val/{key} {show(value)}" for key, value in flatten(metrics))
-        )
+        flat = dict(flatten(metrics, "val/"))
+        trainer.logger.info("Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat))
         trainer.log({"val": metrics})
-        if not math.isfinite(metrics["loss"]):
-            trainer.logger.warning("Step %d: val/loss is %s.", trainer.step, metrics["loss"])
-            if trainer.is_last_step and trainer.step > 0:
-                skipped = trainer.state.skipped_in_row
-                raise TrainingError(
-                    f"Training ended with val/loss={metrics['loss']} at step {trainer.step}"
-                    + (f", after {skipped} skipped updates in a row" if skipped else "")
-                    + ". This state is not saved. Lower the learning rate or check the data."
-                )
+        for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
+            if not math.isfinite(flat[key]):
+                self._report_non_finite(trainer, key, flat[key])
+
+    def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
+        """The metrics of each loader, nested under its name; None: a signal ended it on some rank."""
+        metrics: dict[str, Any] = {}
+        for name, batches in self._batches.items():
+            context, num_targets = trainer.strategy.forward_context, trainer.num_targets
+            self.metrics.reset(trainer.device)
+            measured = evaluate(trainer.forward, trainer.model, batches, context, num_targets, self.metrics)
+            if measured is None:
+                return None
+            metrics |= {name: measured} if name else measured
+        return metrics
+
+    def _report_non_finite(self, trainer: TrainerView, key: str, value: float) -> None:
+        trainer.logger.warning("Step %d: %s is %s.", trainer.step, key, value)
+        if trainer.is_last_step and trainer.step > 0:
+            skipped = trainer.state.skipped_in_row
+            raise TrainingError(
+                f"Training ended with {key}={value} at step {trainer.step}"
+                + (f", after {skipped} skipped updates in a row" if skipped else "")
+                + ". This state is not saved. Lower the learning rate or check the data."
+            )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["evaluation"] = {"done_at": self._done_at}
@@ -109,12 +140,14 @@ def evaluate(
     batches: Iterable[Any],
     context: Callable[[], Any],
     num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
-) -> dict[str, float] | None:
+    metrics: Metrics | None = None,
+) -> dict[str, Any] | None:
     """Means of loss and records over the samples of all ranks' batches, by flat name. A record that some batches do not
-    have is a mean over the samples of those that do.
+    have is a mean over the samples of those that do. For a language model also `perplexity`, exp(loss).
 
     Args:
         num_targets: of a batch; the means are over targets instead of samples where it is not None.
+        metrics: after their `reset`.
     Returns:
         None: a signal ended it on some rank.
     Raises:
@@ -131,6 +164,9 @@ def evaluate(
                     loss, records = forward(batch)
                 if loss is None or not is_new:
                     continue
+                if metrics is not None:
+                    metrics.update(unwrap(model), records)
+                records = {name: value for name, value in records.items() if name not in OUTPUTS}
                 targets = num_targets(batch)
                 size = batch_size(batch) if targets is None else targets
                 for name, value in flatten({"loss": loss, **records}):
@@ -149,9 +185,12 @@ def evaluate(
     counts = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
     if not counts.get("loss"):
         raise ValueError("No held-out batch has a loss, or a target.")
-    return {
+    means = {
         name: sum(total for total, _ in of_ranks) / counts[name] for name, of_ranks in parts.items() if counts[name]
     }
+    if getattr(unwrap(model), "is_language_model", False):
+        means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
+    return means | (metrics.compute() if metrics is not None else {})
 
 
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)

@@ -6,19 +6,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.evaluation import EvaluationHook, evaluate
-from launcher.hooks.records import show
+from launcher.hooks.evaluation import EvaluationHook
+from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_config import config_for
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.run.logs import console, setup_logging
 from launcher.run.ranks import Ranks, maximum, on_main
 from launcher.train.build import build_trainer
+from launcher.train.composed import Trainer
 
 
 class EvaluateJob:
@@ -52,19 +53,17 @@ class EvaluateJob:
             trainer.strategy.load_weights(stored)
         except TrainingError as error:
             raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
-        hook = EvaluationHook(max_samples=OmegaConf.select(config, "hooks.evaluation.max_samples"))
+        hook = _hook(trainer)
         hook.bind(trainer.context)
-        batches = hook.loader() if hook.loader is not None else None
-        if batches is None:
+        if not hook.open():
             raise ConfigError("job=evaluate: the data hold nothing out; set data.val_dataset or use other data.")
-        context = trainer.strategy.forward_context
-        metrics = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
+        metrics = hook.measure(trainer)
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
-        line |= {f"val/{name}": value for name, value in metrics.items()}
+        line |= flatten(metrics, "val/")
         if ranks.is_main:
             with open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -73,7 +72,12 @@ class EvaluateJob:
             else:
                 print(json.dumps(line), flush=True)
         trainer.strategy.teardown()
-        return metrics
+        return dict(flatten(metrics))
+
+
+def _hook(trainer: Trainer) -> EvaluationHook:
+    """The run's own, for its metrics and number of samples."""
+    return next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
 
 
 def print_table(title: str, line: dict[str, Any]) -> None:

@@ -22,6 +22,9 @@ class Model(nn.Module, ABC):
     A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
     """
 
+    is_language_model: bool = False
+    """Whether its loss is in nats per token, so that exp(loss) is the perplexity."""
+
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:
         """Loss and records of one micro-batch.
@@ -31,6 +34,7 @@ class Model(nn.Module, ABC):
         Returns:
             The loss, a 0-d tensor, as a mean over the micro-batch; and named numbers to log. They are 0-d tensors on
             the device: reading one here (`.item()`) would make every step wait.
+            In evaluation the records may have `logits` and `targets`, which metrics of `hooks.evaluation.metrics` get.
         """
 
     def num_targets(self, batch: Any) -> torch.Tensor | int | None:
@@ -70,6 +74,11 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """
     total = F.cross_entropy(logits, target, reduction="sum")
     return total / count_targets(target).clamp(min=1)
+
+
+def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
+    """The records from which an evaluation computes further metrics; none in training."""
+    return {} if model.training else {"logits": logits, "targets": targets}
 
 
 def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
@@ -36,6 +36,8 @@ class GPT(Model):
     Raises:
         ConfigError: the sizes do not fit each other.
     """
+
+    is_language_model = True
 
     def __init__(
         self,
@@ -95,12 +97,14 @@ class GPT(Model):
             batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens; targets of -100 do
                 not count.
         Returns:
-            The loss; records are empty in training, and `accuracy` in evaluation.
+            The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
         """
         input, target = batch
         logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
-        return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+        if self.training:
+            return loss, {}
+        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return count_targets(batch[1])

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.models.supervised import longest_list
 from launcher.types import PositiveInt
 
@@ -30,6 +30,8 @@ class HuggingFaceCausalLM(Model):
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
             fit the model.
     """
+
+    is_language_model = True
 
     def __init__(
         self,
@@ -74,12 +76,14 @@ class HuggingFaceCausalLM(Model):
         Args:
             batch: input [B, T] int64 and target [B, T] int64, the next tokens; targets of -100 do not count.
         Returns:
-            The loss; records are empty in training, and `accuracy` in evaluation.
+            The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
         """
         input, target = batch
         logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
-        return loss, {} if self.training else {"accuracy": accuracy(logits, target)}
+        if self.training:
+            return loss, {}
+        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def logits(self, input: Tensor) -> Tensor:
         """input [B, T] int64 -> scores of the next token [B, T, vocabulary]."""

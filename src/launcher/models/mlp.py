@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.types import PositiveInt, UnitInterval
 
 
@@ -43,6 +43,7 @@ class MLP(Model):
         super().__init__()
         self._check_sizes(vocab_size, num_features, num_classes)
         self.context = context
+        self.is_language_model = vocab_size is not None
         self.embedding = nn.Embedding(vocab_size, embedding_dim) if vocab_size else None
         width = num_features or context * embedding_dim
         self.blocks = nn.ModuleList()
@@ -72,12 +73,12 @@ class MLP(Model):
             batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and target [B, T] int64.
                 Targets of -100 do not count.
         Returns:
-            The loss, and the record `accuracy`.
+            The loss, and the record `accuracy`; in evaluation also `logits` and `targets`.
         """
         input, target = batch
         logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
-        return loss, {"accuracy": accuracy(logits, target)}
+        return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return count_targets(batch[1])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy
+from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 
 
 class Supervised(Model):
@@ -32,7 +32,8 @@ class Supervised(Model):
         self.loss = loss
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
-        """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce.
+        """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce. In evaluation also `logits` and
+        `targets`.
 
         Raises:
             ValueError: predictions and target do not fit each other; broadcasting them would train on nonsense.
@@ -44,7 +45,7 @@ class Supervised(Model):
                 output = output.movedim(1, -1)
             logits = output.flatten(0, -2) if output.ndim > 1 else output
             loss = cross_entropy(logits.float(), target.flatten() if target.ndim else target)
-            return loss, {"accuracy": accuracy(output, target)}
+            return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
         if output.shape != target.shape and output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
@@ -52,9 +53,10 @@ class Supervised(Model):
                 f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is {tuple(target.shape)}."
             )
         if self.loss == "mse":
-            return F.mse_loss(output.float(), target.float()), {}
+            return F.mse_loss(output.float(), target.float()), outputs(self, output, target.float())
         loss = F.binary_cross_entropy_with_logits(output.float(), target.float())
-        return loss, {"accuracy": ((output.detach() > 0) == (target > 0.5)).float().mean()}
+        correct = ((output.detach() > 0) == (target > 0.5)).float()
+        return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
 
     def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int:
         return count_targets(batch[1]) if self.loss == "cross_entropy" else batch[1].numel()

@@ -81,6 +81,7 @@ def build_trainer(
                 world_size=strategy.ranks.world_size,
                 device=strategy.device,
             ),
+            val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
         ),
         precision=precision,

@@ -405,16 +405,19 @@ class BaseTrainer:
         """The signal that all ranks know of at this boundary."""
         if self._agreed_at != self.step:
             self._agreed, self._agreed_at = self._agreement.result(signals.received()), self.step
-        return 0 if self.is_last_step else self._agreed  # a run that has ended is completed, not stopped
+        is_complete = self.is_last_step and self._repeats != self.step
+        return 0 if is_complete else self._agreed  # a run that has ended is completed, not stopped
 
     def stop_at_this_boundary(self) -> None:
         """All ranks call it once they have interrupted something because of a signal: it is repeated after the resume,
         so no further step may be made."""
         self._stop_signal()
-        self._agreed = maximum(signals.received())
+        self._agreed, self._repeats = maximum(signals.received()), self.step
 
     _agreed = 0
     _agreed_at = -1
+    _repeats = -1
+    """The step at which something was interrupted; it is not complete, even if it is the last one."""
 
     @property
     def stop_signal(self) -> int:

@@ -63,6 +63,14 @@ def test_a_metric_that_the_first_evaluation_does_not_have_is_an_error(tmp_path: 
     assert trainer.step == 2
 
 
+@pytest.mark.parametrize("hook", [CheckpointingHook(1, best_metric="vall/acc"), EarlyStoppingHook(metric="vall/acc")])
+def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
+    trainer = Toy([LoggingHook(1), Values({2: {"loss": 1.0, "accuracy": 0.5}}), hook], 9, tmp_path)
+    with pytest.raises(ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."):
+        trainer.train()
+    assert trainer.step == 2
+
+
 def test_other_metrics_and_other_groups_are_no_error(tmp_path: Path) -> None:
     """A hook may log numbers of its own under `val`, and the metric may come in a later call at the same step."""
     own, evaluation = Values({1: {"mine": 1.0}, 2: {"loss": 3.0}}), Values({2: {"accuracy": 0.5}, 3: {"loss": 2.0}})

@@ -1,15 +1,20 @@
 """Held-out metrics: means over samples, the same for any micro-batches and ranks."""
 
+import json
+import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from launcher import EvaluationHook
+from launcher import CheckpointingHook, EvaluationHook, JsonlHook
+from launcher.run import signals
 from support.drive import validated
 from support.ranks import together
-from support.toy import Recorder, Toy
+from support.toy import GOOD, Recorder, Toy
 
 DATA = [
     "data.num_val_samples=30",
@@ -58,3 +63,51 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) 
     assert [step for step, _ in logged.records] == [0, 2, 3]
     assert logged.records[0][1]["val"]["size"] == pytest.approx((4 * 4 + 1 * 1) / 5)
     assert with_it.model.training
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at: int) -> None:
+    """Also that of the last step: the run is not complete without it."""
+
+    class Interrupted(Toy):
+        stop_at = -1
+
+        def forward(self, input: torch.Tensor) -> Any:
+            if not self.model.training and self.step == self.stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().forward(input)
+
+    def trainer(folder: str) -> Interrupted:
+        evaluation = EvaluationHook(2, loader=lambda: [torch.ones(4, 2), torch.zeros(1, 2)])
+        checkpointing = CheckpointingHook(9, best_metric="val/loss")
+        return Interrupted(
+            [evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)], 4, tmp_path / folder, batches=[GOOD]
+        )
+
+    trainer("whole").train()
+    first = trainer("parts")
+    first.stop_at = at
+    signals.install()
+    with pytest.raises(signals.Stop):
+        first.train()
+    trainer("parts").train()
+    lines = [(tmp_path / folder / "metrics.jsonl").read_text() for folder in ("whole", "parts")]
+    assert lines[0].replace('"attempt": 1', "") == lines[1].replace('"attempt": 1', "")
+    assert [json.loads(line)["step"] for line in lines[0].splitlines()] == [0, 2, 4]
+    best = [(tmp_path / folder / "checkpoints" / "best").resolve().name for folder in ("whole", "parts")]
+    assert best[0] == best[1] == "step-00000004"
+
+
+def test_several_loaders_by_name(tmp_path: Path) -> None:
+    logged = Recorder()
+    loaders = {"": lambda: [torch.ones(2, 2)], "zeros": lambda: [torch.zeros(3, 2)], "none": lambda: None}
+    Toy([EvaluationHook(loader=loaders), logged], 1, tmp_path).train()
+    val = logged.records[0][1]["val"]
+    assert val["size"] == 2 and val["zeros"]["size"] == 3 and val["loss"] != val["zeros"]["loss"]
+    assert "none" not in val
+
+
+def test_the_perplexity_of_a_language_model(tmp_path: Path) -> None:
+    """exp of the mean over all targets, not a mean over batches."""
+    metrics = validated([*DATA, "strategy=none"])
+    assert metrics["perplexity"] == math.exp(metrics["loss"])

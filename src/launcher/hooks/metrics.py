@@ -1,0 +1,89 @@
+"""Metrics of torchmetrics, or of objects with the same `reset`, `update` and `compute`, in an evaluation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from launcher.errors import ConfigError
+
+OUTPUTS = ("logits", "targets")
+"""The records of a forward pass in evaluation from which metrics are computed; they are not logged."""
+IGNORED = -100
+
+
+class Metrics:
+    """Metrics by name. torchmetrics combines the ranks' states itself, whatever their numbers of batches.
+
+    Args:
+        metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.
+    Raises:
+        ConfigError: one has no such methods.
+    """
+
+    def __init__(self, metrics: Mapping[str, Any]):
+        self.metrics = dict(metrics)
+        for name, metric in self.metrics.items():
+            if not all(callable(getattr(metric, method, None)) for method in ("reset", "update", "compute")):
+                raise ConfigError(
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is no metric; e.g. "
+                    f"hooks.evaluation.metrics.{name}._target_=torchmetrics.F1Score, of the package torchmetrics "
+                    "(pip install 'torch-launcher[metrics]')."
+                )
+
+    def reset(self, device: torch.device) -> None:
+        for metric in self.metrics.values():
+            if hasattr(metric, "to"):
+                metric.to(device)
+            metric.reset()
+
+    def update(self, model: torch.nn.Module, records: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            ConfigError: the model returned no logits and targets, or a metric does not take them.
+        """
+        if not self.metrics:
+            return
+        if not all(isinstance(records.get(name), torch.Tensor) for name in OUTPUTS):
+            raise ConfigError(
+                f"hooks.evaluation.metrics: {type(model).__name__} returns no `logits` and `targets` in evaluation; "
+                "add these two tensors to the records of its forward."
+            )
+        predictions, targets = scores(records["logits"], records["targets"])
+        for name, metric in self.metrics.items() if targets.numel() else ():
+            try:
+                metric.update(predictions, targets)
+            except (ValueError, RuntimeError, TypeError, IndexError) as error:
+                raise ConfigError(
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} does not take predictions of shape "
+                    f"{tuple(predictions.shape)} and targets of shape {tuple(targets.shape)}: "
+                    f"{' '.join(str(error).split()).rstrip('.')}."
+                ) from error
+
+    def compute(self) -> dict[str, Any]:
+        return {name: _numbers(metric.compute()) for name, metric in self.metrics.items()}
+
+
+def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What metrics get. Classes: probabilities [N, classes] and targets [N], without those that are ignored (-100).
+    Integer targets of the logits' own shape: probabilities of yes. Other targets (regression): both as they are.
+
+    Probabilities, since torchmetrics takes logits that happen to be between 0 and 1 for probabilities.
+    """
+    if targets.is_floating_point():
+        return logits.float(), targets
+    if logits.shape == targets.shape:
+        return logits.float().sigmoid(), targets
+    if logits.shape[:-1] != targets.shape:  # torch's order: classes are axis 1
+        logits = logits.movedim(1, -1)
+    logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    counted = targets != IGNORED
+    return logits[counted].float().softmax(-1), targets[counted]
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _numbers(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor) and value.numel() > 1:
+        return {str(index): item for index, item in enumerate(value.flatten().tolist())}  # of each class
+    return float(value)

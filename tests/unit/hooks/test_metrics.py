@@ -1,0 +1,78 @@
+"""Metrics of torchmetrics in an evaluation: as computed over all targets at once, for any ranks and batches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher import EvaluationHook
+from launcher.errors import ConfigError
+from launcher.hooks.metrics import Metrics, scores
+from support.drive import validated
+from support.ranks import together
+from support.toy import Recorder, Toy
+
+pytest.importorskip("torchmetrics")
+classification = pytest.importorskip("torchmetrics.classification")
+
+TOKENS = [
+    "data.num_val_samples=30", "hooks=[evaluation,checkpointing]", "hooks.evaluation.max_samples=17",
+    "data.batch_size=12",
+    "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass, num_classes: 19}",
+    "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass, num_classes: 19}",
+]  # fmt: skip
+
+
+def test_they_depend_on_neither_ranks_nor_batches(tmp_path: Path) -> None:
+    expected = validated([*TOKENS, "strategy=none", "trainer.micro_batch_size=6"])
+    assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
+    overrides = [*TOKENS, "strategy=ddp", "trainer.micro_batch_size=3"]
+    (results,) = together(2, tmp_path, [("validated", {"overrides": overrides})])
+    assert results[0] == results[1] == pytest.approx(expected, rel=1e-6)
+
+
+class Classifier(Toy):
+    """Returns logits and targets as records, and nothing else changes in its forward."""
+
+    def forward(self, input: torch.Tensor) -> Any:
+        logits = self.model(input).squeeze(-1)
+        targets = (input.sum(-1) > 1).long()
+        outputs = {} if self.model.training else {"logits": logits, "targets": targets}
+        return logits.pow(2).mean(), outputs
+
+
+def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(tmp_path: Path) -> None:
+    logged, batches = Recorder(), [torch.rand(5, 2), torch.rand(2, 2)]
+    metric = classification.BinaryAUROC()
+    trainer = Classifier([EvaluationHook(1, lambda: batches, metrics={"auc": metric}), logged], 2, tmp_path)
+    trainer.train()
+    values = [records["val"]["auc"] for _, records in logged.records]
+    assert len(values) == 3 and "logits" not in logged.records[0][1]["val"]
+    trainer.model.eval()
+    with torch.no_grad():
+        logits = torch.cat([trainer.model(batch).squeeze(-1) for batch in batches])
+    expected = classification.BinaryAUROC()(logits.sigmoid(), torch.cat([(b.sum(-1) > 1).long() for b in batches]))
+    assert values[-1] == pytest.approx(float(expected)), "each evaluation starts from nothing"
+
+
+def test_what_cannot_be_computed_is_a_sentence(tmp_path: Path) -> None:
+    hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"auc": classification.BinaryAUROC()})
+    with pytest.raises(ConfigError, match="metrics: Sequential returns no `logits` and `targets` in evaluation"):
+        Toy([hook], 1, tmp_path).train()
+    hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"x": classification.MultilabelRecall(3)})
+    with pytest.raises(ConfigError, match=r"metrics\.x: MultilabelRecall does not take predictions of shape"):
+        Classifier([hook], 1, tmp_path).train()
+    with pytest.raises(ConfigError, match=r"metrics\.x: int is no metric; e\.g\. hooks"):
+        Metrics({"x": 3})
+
+
+def test_metrics_get_probabilities_without_ignored_targets() -> None:
+    """Small logits look like probabilities: torchmetrics must not guess."""
+    logits = torch.tensor([[[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]])
+    predictions, targets = scores(logits, torch.tensor([[1, -100, 0]]))
+    assert targets.tolist() == [1, 0] and torch.equal(predictions, logits[0, [0, 2]].softmax(-1))
+    predictions, _ = scores(logits.movedim(-1, 1), torch.tensor([[1, -100, 0]]))
+    assert torch.equal(predictions, logits[0, [0, 2]].softmax(-1)), "classes may be axis 1"
+    assert scores(torch.tensor([0.0]), torch.tensor([1]))[0].tolist() == [0.5]
+    assert scores(torch.tensor([3.0]), torch.tensor([2.5]))[0].tolist() == [3.0]
