@@ -14,6 +14,10 @@ def main() -> None:
     prepare_streams()
     if os.getcwd() not in sys.path:  # as `python -m` has it: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
+    if sys.argv[1:2] == ["init"]:
+        from launcher.cli.init import main as init
+
+        return init(sys.argv[2:])
     if {"-h", "--help"} & set(sys.argv[1:]):
         from launcher.cli.help import print_help
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from launcher.config.options import groups, main_folder
+from launcher.config.options import groups, main_folder, own_folder
 from launcher.errors import ConfigError
 
 
@@ -24,10 +24,8 @@ def help_text(config_dir: str | None = None) -> str:
 
 
 def _folders(config_dir: str | None) -> list[Traversable]:
-    folders: list[Traversable] = [main_folder()]
-    if config_dir and Path(config_dir).is_dir():
-        folders.append(Path(config_dir))
-    return folders
+    own = Path(config_dir) if config_dir else own_folder()
+    return [main_folder(), *([own] if own is not None and own.is_dir() else [])]
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.compositions import normalize
 from launcher.config.explain import explain, log_traceback, report, user_traceback
-from launcher.config.options import TRAIN_JOB, config_path
+from launcher.config.options import TRAIN_JOB, config_path, own_folder
 from launcher.config.session import VERSION, flag_parser, returned
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = [VERBOSE.get(word, word) for word in (sys.argv[1:] if argv is None else argv)]
     arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)
     try:
+        words = with_own_folder(words)
         arguments = read(words)
         sys.argv[1:] = _in_order(words, arguments)
         hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
@@ -83,6 +84,13 @@ def read(argv: Sequence[str]) -> Namespace:
     if arguments.resolve and not (arguments.cfg or arguments.help):
         _refuse("--resolve needs --cfg job")
     return arguments
+
+
+def with_own_folder(argv: Sequence[str]) -> list[str]:
+    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no other is named."""
+    is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
+    folder = None if is_named else own_folder()
+    return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]
 
 
 def _refuse(message: str) -> NoReturn:

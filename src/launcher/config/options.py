@@ -26,6 +26,18 @@ def main_folder() -> Traversable:
     return resources.files(path.removeprefix("pkg://")) if path.startswith("pkg://") else Path(path)
 
 
+def own_folder() -> Path | None:
+    """`conf/` in the current folder, if it has options of our groups; None without one.
+
+    A `conf/` with a `config.yaml` belongs to another Hydra program, or is a checkout of Launcher.
+    """
+    folder = Path("conf")
+    if not folder.is_dir() or (folder / "config.yaml").exists():
+        return None
+    names = {each.name for each in main_folder().iterdir() if each.is_dir()}
+    return folder if any(each.name in names for each in folder.iterdir() if each.is_dir()) else None
+
+
 def composed_from(config: "DictConfig") -> list[Traversable]:
     """The folders that Hydra composed a configuration from, except its own; none if Hydra did not compose it."""
     from hydra.core.hydra_config import HydraConfig

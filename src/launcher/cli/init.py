@@ -1,0 +1,67 @@
+"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests, which trains at once."""
+
+import keyword
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from launcher.errors import ConfigError
+
+SUFFIX = ".in"
+"""Of the files in `cli/project/`, so that no tool takes them for code."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """
+    Raises:
+        SystemExit: with code 2, for a folder that cannot be made.
+    """
+    parser = ArgumentParser("python -m launcher init", description="Make a project of your own that trains at once.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder, e.g. my_project")
+    folder: Path = parser.parse_args(argv).folder
+    try:
+        package = make_project(folder)
+    except ConfigError as error:
+        print("\n".join(error.sentences), file=sys.stderr)
+        raise SystemExit(2) from None
+    print(f"{folder}: the package {package}, conf/ and tests/. Next:\n")
+    print(f"  cd {folder}\n  python -m launcher experiment=first\n  python -m launcher.runs")
+
+
+def make_project(folder: Path) -> str:
+    """Write the project's files; returns the name of its package, which follows from the folder's.
+
+    Raises:
+        ConfigError: the folder has files, cannot be written, or has no name for a package.
+    """
+    name = folder.absolute().name
+    package = name.replace("-", "_").lower()
+    if not package.isidentifier() or keyword.iskeyword(package):
+        raise ConfigError(f"init {folder}: a package cannot be called {package}; e.g. init my_project.")
+    if package in sys.stdlib_module_names or find_spec(package) is not None:
+        raise ConfigError(f"init {folder}: there is an installed package {package}; choose another name.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"init {folder}: it exists and is not an empty folder; choose another name.")
+    try:
+        for path, template in _templates(resources.files("launcher.cli") / "project"):
+            file = folder / path.replace("package/", f"{package}/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(Template(template.read_text(encoding="utf-8")).substitute(name=name, package=package))
+    except OSError as error:
+        raise ConfigError(f"init {folder}: cannot be written: {error.strerror or error}.") from error
+    return package
+
+
+def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Each template with the path of its file in the project."""
+    for each in sorted(folder.iterdir(), key=lambda item: item.name):
+        if each.is_dir():
+            yield from _templates(each, f"{path}{each.name}/")
+        elif each.name.endswith(SUFFIX):
+            name = each.name.removesuffix(SUFFIX)
+            yield path + (".gitignore" if name == "gitignore" else name), each

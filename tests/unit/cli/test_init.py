@@ -1,0 +1,58 @@
+"""`python -m launcher init`; that the project trains and passes its own tests is in end_to_end/test_init.py."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.init import main, make_project
+from launcher.cli.main import with_own_folder
+from launcher.errors import ConfigError
+
+
+def test_the_files_are_named_after_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(tmp_path / "My-Net")])
+    assert "python -m launcher experiment=first" in capsys.readouterr().out
+    files = {str(path.relative_to(tmp_path / "My-Net")) for path in (tmp_path / "My-Net").rglob("*") if path.is_file()}
+    assert {".gitignore", "README.md", "my_net/model.py", "conf/experiment/first.yaml"} <= files
+    assert not [name for name in files if name.endswith(".in")]
+    assert (tmp_path / "My-Net" / "conf/model/net.yaml").read_text().splitlines()[:2] == [
+        "_target_: my_net.model.Net",
+        "num_features: ${data.num_features}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("torch", "there is an installed package torch; choose another name."),
+        ("json", "there is an installed package json; choose another name."),
+        ("3d", "a package cannot be called 3d; e.g. init my_project."),
+        ("class", "a package cannot be called class; e.g. init my_project."),
+        ("full", "it exists and is not an empty folder; choose another name."),
+        ("file", "it exists and is not an empty folder; choose another name."),
+        ("file/sub_project", "cannot be written: Not a directory."),
+    ],
+)
+def test_a_folder_that_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.py").touch()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError) as error:
+        make_project(tmp_path / name)
+    assert str(error.value) == f"init {tmp_path / name}: {sentence}"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_current_folders_conf_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert with_own_folder(["seed=1"]) == ["seed=1"]
+    os.makedirs("conf/something")
+    assert with_own_folder(["seed=1"]) == ["seed=1"], "a conf/ for another program"
+    os.makedirs("conf/model")
+    assert with_own_folder(["seed=1"]) == ["seed=1", "--config-dir", "conf"]
+    for named in (["--config-dir=other"], ["--config-dir", "other"], ["-cd", "other"]):
+        assert with_own_folder(named) == named
+    Path("conf/config.yaml").touch()
+    assert with_own_folder(["seed=1"]) == ["seed=1"], "another Hydra program, or a checkout of Launcher"
