@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from launcher.hooks.base import BaseHook as BaseHook
     from launcher.hooks.checkpointing import CheckpointingHook as CheckpointingHook
     from launcher.hooks.early_stopping import EarlyStoppingHook as EarlyStoppingHook
+    from launcher.hooks.ema import EMAHook as EMAHook
     from launcher.hooks.ema import EmaHook as EmaHook
     from launcher.hooks.evaluation import EvaluationHook as EvaluationHook
     from launcher.hooks.functions import FunctionHook as FunctionHook
@@ -28,7 +29,8 @@ _MODULES = {
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",
     "ImageFileLoggerHook": "hooks.images", "MediaHook": "hooks.media",
-    "EmaHook": "hooks.ema", "CudaMaxMemoryHook": "hooks.memory", "FunctionHook": "hooks.functions",
+    "EmaHook": "hooks.ema", "EMAHook": "hooks.ema",
+    "CudaMaxMemoryHook": "hooks.memory", "FunctionHook": "hooks.functions",
     "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
 }  # fmt: skip
 __all__ = list(_MODULES)

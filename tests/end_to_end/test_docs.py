@@ -54,6 +54,9 @@ FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
 ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
 """In commands that need what a reader has, or that only show something."""
 
+AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
+"""The further values of a sweep; a comma within brackets belongs to a list."""
+
 
 def commands() -> list[str]:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,7 +73,7 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     words = [word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"]
-    words = [f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else word.split(",")[0] for word in words]
+    words = [f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word) for word in words]
     schema.validate(compose(words))
 
 

@@ -3,12 +3,18 @@
 import pytest
 import torch
 
+import launcher
 from launcher import distributed, utils
 from launcher.hooks.records import key_average
 
 
 def test_trainloops_utilities() -> None:
     assert utils.key_average is key_average
+
+
+@pytest.mark.parametrize("name", ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "key_average"])
+def test_trainloops_names(name: str) -> None:
+    assert callable(getattr(launcher, name))
 
 
 def test_one_process_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

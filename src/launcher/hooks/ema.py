@@ -198,6 +198,10 @@ class EmaHook(BaseHook):
         self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
 
 
+EMAHook = EmaHook
+"""Its name in trainloop 0.11."""
+
+
 class _Staging:
     """The weights on their way to the host: the copy is queued behind the step that computed them, and training does
     not wait for it."""

@@ -33,7 +33,7 @@ class SamplesHook(BaseHook):
         max_new_tokens: written for each prompt.
         temperature: divides the scores; 0: always the most probable token.
         top_k: choose among this many tokens; None: all.
-        seed: of the generator.
+        seed: of the generator for the first prompt; each further prompt has the next number.
         encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
         path: of the folder, relative to the workspace.
     """
@@ -85,7 +85,7 @@ class SamplesHook(BaseHook):
         if self._done_at == trainer.step:
             return
         self._done_at = trainer.step
-        texts = [self._continue(trainer, tokens) for tokens in self._tokens]
+        texts = [self._continue(trainer, i, tokens) for i, tokens in enumerate(self._tokens)]
         if ranks.rank() != 0:
             return
         self._check_lock()
@@ -98,10 +98,10 @@ class SamplesHook(BaseHook):
         except OSError as error:  # a full disk must not end the training
             trainer.logger.error("%s could not be written: %s.", target, error.strerror)
 
-    def _continue(self, trainer: TrainerView, tokens: list[int]) -> str:
+    def _continue(self, trainer: TrainerView, number: int, prompt: list[int]) -> str:
         """The prompt and what follows. All ranks compute the same."""
-        tokens = list(tokens)
-        generator = torch.Generator().manual_seed(self.seed)
+        tokens = list(prompt)
+        generator = torch.Generator().manual_seed(self.seed + number)
         for _ in range(self.max_new_tokens):
             tokens.append(choose(next_scores(trainer, tokens), self.temperature, self.top_k, generator))
         return self._decoded(tokens)
