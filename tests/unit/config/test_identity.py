@@ -9,10 +9,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compose import compose
 from launcher.config.identity import drift, identity, run_id
+from support.composition import composed
 
 
 def id_of(*overrides: str) -> str:
-    return str(compose(overrides).run.id)
+    return str(composed(overrides).run.id)
 
 
 def test_the_id_is_eight_hex_digits_and_the_folder_is_made_of_it() -> None:
@@ -135,7 +136,7 @@ def test_the_name_is_the_experiment_or_the_choices() -> None:
 
 
 @pytest.fixture
-def composed() -> Iterator[DictConfig]:
+def in_task() -> Iterator[DictConfig]:
     """A configuration as the task gets it: Hydra's node taken out, and known to `HydraConfig`."""
     config = compose(["model=mlp", "data=digits"])
     HydraConfig.instance().set_config(config)
@@ -145,14 +146,14 @@ def composed() -> Iterator[DictConfig]:
     HydraConfig.instance().cfg = None
 
 
-def test_the_task_sees_the_same_name_and_id(composed: DictConfig) -> None:
-    assert composed.run.name == "mlp-digits"
-    assert composed.run.id == id_of("model=mlp", "data=digits")
+def test_the_task_sees_the_same_name_and_id(in_task: DictConfig) -> None:
+    assert in_task.run.name == "mlp-digits"
+    assert in_task.run.id == id_of("model=mlp", "data=digits")
 
 
-def test_a_resolved_configuration_keeps_name_and_id(composed: DictConfig) -> None:
-    frozen = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
-    assert (frozen.run.id, frozen.run.dir) == (composed.run.id, composed.run.dir)
+def test_a_resolved_configuration_keeps_name_and_id(in_task: DictConfig) -> None:
+    frozen = OmegaConf.create(OmegaConf.to_container(in_task, resolve=True))
+    assert (frozen.run.id, frozen.run.dir) == (in_task.run.id, in_task.run.dir)
 
 
 def test_identity_leaves_the_run_and_hydra_out() -> None:

@@ -8,13 +8,14 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.schema import validate, without_own_keys
 from launcher.errors import ConfigError
+from support.composition import composed
 from support.projects import write_project
 
 
 def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     """The faults of a configuration that composes."""
     try:
-        validate(compose(overrides, config_dir))
+        validate(compose(overrides, config_dir) if config_dir else composed(overrides))
     except ConfigError as error:
         return error.sentences
     return []

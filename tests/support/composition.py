@@ -1,0 +1,30 @@
+"""Configurations of many tests, ten times faster than `compose`: those that choose the same groups share a composition.
+
+`tests/unit/cli/test_composer.py` shows that they are equal to those of a command line.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from launcher.cli.composer import Composer
+from launcher.config.compose import compose
+from launcher.config.compositions import normalize
+from launcher.config.session import COMPOSITION_ERRORS, loader, session
+
+
+def composed(overrides: Sequence[str] = ()) -> DictConfig:
+    """As `launcher.config.compose.compose`."""
+    try:
+        return _composer().compose([normalize(override) for override in overrides], 0)
+    except COMPOSITION_ERRORS:
+        return compose(overrides)  # raises what is wrong with them
+
+
+@cache
+def _composer() -> Composer:
+    with session(None):
+        own = loader()
+        return Composer(own, own.load_configuration("config", [], RunMode.MULTIRUN))
