@@ -1,0 +1,168 @@
+"""job=check: one batch through the real configuration, without writing a run."""
+
+import logging
+import math
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from launcher.errors import TrainingError, config_error
+from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.jobs.trial import trial_trainer
+from launcher.models.base import IGNORED
+from launcher.run import ranks
+from launcher.run.logs import setup_logging
+from launcher.strategies.weights import unwrap
+from launcher.train.build import logger
+
+GIB = 2**30
+
+
+class CheckJob:
+    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and faults: inputs and labels out
+    of range or not finite, a loss or gradient that is not finite, parameters without a gradient."""
+
+    def run(self, config: DictConfig) -> dict[str, Any]:
+        """
+        Raises:
+            TrainingError: there are faults; exit code 1.
+            ConfigError: a part cannot be built from the configuration.
+        """
+        rank = ranks.Ranks.from_env().rank
+        setup_logging(None, rank)
+        trainer = trial_trainer(config)
+        sizes = (OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes"))
+        watch = _Watch(*sizes, scales=trainer.precision.needs_scaler)
+        for line in parameter_lines(trainer.unwrapped_model):
+            logger.info(line)
+        trainer.hooks, trainer.lr_scheduler, trainer.state = [watch], None, TrainState(1)
+        logging.getLogger("launcher").addFilter(_no_skipped_step)
+        try:
+            trainer.train()
+        except Exception as error:
+            if config_error(error) is not None:
+                raise
+            if not isinstance(error, TrainingError) or not watch.faults:
+                watch.faults.append(f"The step failed: {type(error).__name__}: {str(error).strip()}")
+                if ranks.world_size() > 1:  # the other ranks may wait for this one in a collective call
+                    raise TrainingError(_summary(watch.faults)) from error
+        finally:
+            logging.getLogger("launcher").removeFilter(_no_skipped_step)
+        faults = sorted({fault for each in ranks.all_gather(watch.faults) for fault in each})
+        memory = max(ranks.all_gather(peak_memory(trainer.device)))
+        logger.info("Memory: %.2f GiB at its peak, on the rank that used most.", memory)
+        trainer.strategy.teardown()
+        if faults:
+            raise TrainingError(_summary(faults))
+        logger.info("No faults. Nothing was written.")
+        return {"memory": memory}
+
+
+def _summary(faults: list[str]) -> str:
+    for fault in faults:
+        logger.error(fault)
+    return f"job=check: {len(faults)} fault{'s' if len(faults) > 1 else ''}"
+
+
+def _no_skipped_step(record: logging.LogRecord) -> bool:
+    return "the update is skipped" not in record.getMessage()  # reported as a fault
+
+
+class _Watch(BaseHook):
+    def __init__(self, vocab_size: Any, num_classes: Any, scales: bool):
+        self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
+        self.faults: list[str] = []
+        self._is_first = True
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        tensors = list(named_tensors(batch))
+        if self._is_first:
+            for name, tensor in tensors:
+                shape = f"[{', '.join(map(str, tensor.shape))}]"
+                logger.info("%s: %s %s on %s", name, shape, str(tensor.dtype).removeprefix("torch."), tensor.device)
+            logger.info("A step has %d micro-batches a rank.", trainer.gradient_accumulation_steps)
+            self._is_first = False
+        if not tensors:
+            self.faults.append("The batch has no tensor.")
+        for name, tensor in tensors:
+            self.faults += batch_faults(name, tensor, self.vocab_size, self.num_classes, name == tensors[-1][0])
+        if self.faults:
+            raise TrainingError("The batch has faults.")
+
+    def on_before_optimizer_step(self, trainer: TrainerView) -> None:
+        without = [name for name, p in unwrap(trainer.model).named_parameters() if p.requires_grad and p.grad is None]
+        if without and trainer.strategy.checkpoint_format != "deepspeed":
+            more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+            logger.warning("These parameters got no gradient: %s%s.", ", ".join(without[:5]), more)
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        info = trainer.step_info
+        losses = [float(loss) for loss in info["loss"]]
+        loss, norm = sum(losses) / len(losses), info["grad_norm"]
+        norm = None if norm is None else float(norm)
+        size = "" if norm is None else f", gradient norm {norm:.5g}"
+        logger.info("Loss %.5g%s, %.3f s for the step (the first one is slow).", loss, size, info["step_time"])
+        if not math.isfinite(loss):
+            self.faults.append(f"The loss is {loss}.")
+        elif norm is not None and not math.isfinite(norm) and not self.scales:  # a scaler looks for its scale so
+            self.faults.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
+
+
+def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(batch, torch.Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from named_tensors(value, f"{name}[{key!r}]")
+    elif isinstance(batch, (list, tuple)):
+        for index, value in enumerate(batch):
+            yield from named_tensors(value, f"{name}[{index}]")
+
+
+def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool) -> Iterator[str]:
+    """
+    Args:
+        is_last: the last tensor of a batch has its labels.
+    """
+    if not tensor.numel():
+        yield f"{name} is empty."
+    elif tensor.is_floating_point():
+        if bad := int((~tensor.isfinite()).sum()):
+            yield f"{name} has {bad} values that are NaN or infinite, of {tensor.numel()}."
+    elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        key, size = ("model.vocab_size", vocab_size) if vocab_size else ("model.num_classes", num_classes)
+        if not isinstance(size, int) or not (vocab_size or is_last):
+            return
+        values = tensor[tensor != IGNORED] if is_last else tensor
+        if not values.numel():
+            yield f"{name}: all labels are {IGNORED}, which do not count."
+        elif int(values.min()) < 0 or int(values.max()) >= size:
+            low, high = int(values.min()), int(values.max())
+            yield f"{name} has values from {low} to {high}; {key}={size} allows 0 to {size - 1}."
+
+
+def parameter_lines(model: nn.Module) -> Iterator[str]:
+    """The number of parameters, and of each top module."""
+
+    def counts(module: nn.Module) -> tuple[int, int]:
+        sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
+        return sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
+
+    total, trainable = counts(model)
+    yield f"{type(model).__name__}: {total:,} parameters, {trainable:,} of them trainable"
+    for name, module in model.named_children():
+        if of_module := counts(module)[0]:
+            yield f"  {name}: {of_module:,}"
+
+
+def peak_memory(device: torch.device) -> float:
+    """GiB: of the GPU, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB

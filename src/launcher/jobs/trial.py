@@ -1,0 +1,28 @@
+"""A trainer for a look at a configuration: it writes no run."""
+
+from contextlib import suppress
+
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.hooks.init_from import InitFromHook
+from launcher.run.folder import RunFolder
+from launcher.train.build import build_trainer
+from launcher.train.composed import Trainer
+
+
+def trial_trainer(config: DictConfig) -> Trainer:
+    """The trainer of a configuration, with the weights of `run.init_from`, and without the hooks that write.
+
+    Raises:
+        ConfigError: a part cannot be built from the configuration.
+    """
+    config = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[assignment]
+    config.hooks, config.tracker = {}, {}
+    folder = RunFolder(config.run.dir)
+    trainer = build_trainer(config, folder)
+    trainer.hooks = [hook for hook in trainer.hooks if isinstance(hook, InitFromHook)]
+    trainer.restore()
+    for empty in (folder.path, folder.path.parent, folder.path.parent.parent):  # Hydra has made them
+        with suppress(OSError):
+            empty.rmdir()
+    return trainer

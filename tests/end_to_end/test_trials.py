@@ -1,0 +1,61 @@
+"""job=lr_find and job=check: what they report, and that they write no run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.runner import launch
+
+DIGITS = ("model=mlp", "data=digits", "model.hidden_dim=24", "device=cpu")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_lr_find_on_a_configuration_of_several_ranks(tmp_path: Path) -> None:
+    done = launch(
+        tmp_path, *DIGITS, "job=lr_find", "job.num_iterations=60", "strategy=ddp", "dispatch.nproc=2", "run.id=x"
+    )
+    assert done.returncode == 0, done.output
+    assert files(tmp_path) == ["lr_find", "lr_find/mlp-digits-x.json", "lr_find/mlp-digits-x.png"]
+    result = json.loads((tmp_path / "lr_find/mlp-digits-x.json").read_text())
+    assert result["lrs"][0] == 1e-7 and 1e-4 < result["suggested_lr"] < 1
+    assert f"optimizer.lr={result['suggested_lr']:.2g}\n" in done.output
+    assert (tmp_path / "lr_find/mlp-digits-x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_range_without_extent_is_a_sentence(tmp_path: Path) -> None:
+    done = launch(tmp_path / "outputs", *DIGITS, "job=lr_find", "job.start_lr=2")
+    assert done.returncode == 2 and "job.start_lr=2: must be less than job.end_lr=1." in done.output
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("ranks", [[], ["strategy=ddp", "dispatch.nproc=2"]], ids=["one", "ddp"])
+def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
+    done = launch(tmp_path / "outputs", *DIGITS, "job=check", "trainer.micro_batch_size=16", *ranks)
+    assert done.returncode == 0, done.output
+    for text in ("batch[0]: [16, 64] float32", "batch[1]: [16] int64", "MLP: 2,410 parameters", "gradient norm", "GiB"):
+        assert text in done.output, done.output
+    assert "No faults" in done.output and files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.num_classes=7"], "batch[1] has values from 0 to 9; model.num_classes=7 allows 0 to 6."),
+        (
+            ["data=custom", "data.dataset._target_=support.faulty.NaNs"],
+            "batch[0] has 3 values that are NaN or infinite",
+        ),
+        (["optimizer=sgd", "+optimizer.lrr=1"], "sgd takes no lrr"),
+    ],
+    ids=["labels", "inputs", "key"],
+)
+def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -> None:
+    if "data=custom" in overrides:
+        overrides = [*overrides, "data.num_features=64", "data.num_classes=10"]
+    done = launch(tmp_path / "outputs", *DIGITS, "job=check", *overrides)
+    assert done.returncode == (2 if "lrr" in message else 1) and message in done.output, done.output
+    assert "Traceback" not in done.output and files(tmp_path) == []

@@ -1,0 +1,69 @@
+"""The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss does not fall."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher.train.lr_find import find_lr, suggestion
+from support.toy import BAD, GOOD, Recorder, Toy
+
+
+class Fits(Toy):
+    """Learns a constant, so that the loss falls."""
+
+    def forward(self, input: torch.Tensor) -> Any:
+        return (self.model(input) - 3).pow(2).mean(), {}
+
+
+def test_training_afterwards_is_as_without_it(tmp_path: Path) -> None:
+    trainers = []
+    for tests in (True, False):
+        recorder = Recorder()
+        trainer = Fits([recorder], 4, tmp_path, batches=[GOOD, 2 * GOOD])
+        trainer.build()
+        torch.manual_seed(5)
+        if tests:
+            trainer.model.eval()
+            result = find_lr(trainer, num_iterations=40, smoothing_factor=0.5)
+            assert not trainer.model.training and trainer.hooks == [recorder] and trainer.step == 0
+            assert trainer.optimizer.state_dict()["state"] == {} and trainer.optimizer.param_groups[0]["lr"] == 0.1
+            assert all(parameter.grad is None for parameter in trainer.model.parameters())
+            assert result.lrs[0] == 1e-7 and result.suggested_lr in result.lrs
+            assert 1e-4 < result.suggested_lr < 1 and set(result.to_dict()) >= {"lrs", "losses", "suggested_lr"}
+            assert recorder.records == []
+        trainer.train()
+        trainers.append(trainer)
+    for a, b in zip(*(trainer.model.parameters() for trainer in trainers), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_nan_stops_it_without_a_suggestion(tmp_path: Path) -> None:
+    result = find_lr(Fits([], 1, tmp_path, batches=[GOOD] * 8 + [BAD]), num_iterations=30)
+    assert len(result.losses) == 9 and result.suggested_lr is None
+    assert result.stopped is not None and result.stopped.startswith("the loss was nan at lr=")
+
+
+def test_divergence_stops_it(tmp_path: Path) -> None:
+    trainer = Fits([], 1, tmp_path, batches=[GOOD])
+    result = find_lr(trainer, start_lr=1e-3, end_lr=1e4, num_iterations=60, smoothing_factor=1.0)
+    assert result.stopped is not None and "more than 4 times the least" in result.stopped
+    assert len(result.losses) < 60 and result.suggested_lr is not None
+
+
+@pytest.mark.parametrize("options", [{"start_lr": 0.0}, {"start_lr": 1.0, "end_lr": 0.1}, {"num_iterations": 1}])
+def test_a_range_without_extent_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs 0 < start_lr < end_lr"):
+        find_lr(Fits([], 1, tmp_path), **options)
+
+
+def test_an_empty_loader_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="its dataset is empty"):
+        find_lr(Fits([], 1, tmp_path, batches=[]))
+
+
+def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
+    lrs = [10.0**k for k in range(-7, 1)]
+    assert suggestion(lrs, [5, 5, 4.9, 3, 1, 0.9, 2, 9]) == 1e-4
+    assert suggestion(lrs, [1, 2, 3, 4, 5, 6, 7, 8]) is None and suggestion([], []) is None
