@@ -36,8 +36,8 @@ class CheckJob:
         rank = ranks.Ranks.from_env().rank
         setup_logging(None, rank)
         trainer = trial_trainer(config)
-        sizes = (OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes"))
-        watch = _Watch(*sizes, scales=trainer.precision.needs_scaler)
+        vocab_size, num_classes = (OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes"))
+        watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in parameter_lines(trainer.unwrapped_model):
             logger.info(line)
         trainer.hooks, trainer.lr_scheduler, trainer.state = [watch], None, TrainState(1)
