@@ -51,6 +51,8 @@ class SamplesHook(BaseHook):
         path: str = "samples",
     ):
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        if not self.prompts:
+            raise ConfigError("hooks.samples.prompts=[]: nothing to continue; give a text, or leave the hook out.")
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode, self.path = encode, decode, Path(path)

@@ -44,6 +44,7 @@ def test_the_current_folder_does_not_count(tmp_path: Path, monkeypatch: pytest.M
         "hooks.logging.interval=7",
         "hooks.checkpointing.interval=7",
         "~hooks.progress",
+        "hooks=[default,memory,throughput,gradients,profiler,watchdog,nan_report,samples]",
         "tracker=[]",
         "tracker=[tensorboard]",
         "run.sweep=s",
@@ -66,6 +67,8 @@ def test_keys_that_cannot_change_the_numbers_are_not_hashed(override: str) -> No
         "run.tag=again",
         "run.init_from=/weights",
         "hooks=[default,early_stopping]",
+        "hooks=[default,ema]",
+        "hooks=[default,skip_spikes]",
     ],
 )
 def test_all_other_keys_are_hashed(override: str) -> None:

@@ -71,6 +71,11 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
             Numbers([SamplesHook(prompt)], 1, tmp_path / "c", [BATCH]).train()
 
 
+def test_no_prompt_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hooks\.samples\.prompts=\[\]"):
+        SamplesHook([])
+
+
 def test_a_model_that_writes_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Sequential has no logits"):
         Toy([SamplesHook()], 1, tmp_path).train()
