@@ -37,6 +37,17 @@ def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> 
     assert "seed" in hook.context.texts["config.yaml"] and hook.context.val_loader is not None
 
 
+def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
+    """They follow the file of a hook that every run has."""
+    overrides = ["model=mlp", "data=synthetic", "trainer.max_steps=1", "device=cpu", f"paths.outputs={tmp_path}"]
+    hooks = []
+    for choice in ("[]", "[wandb,tensorboard,mlflow]"):
+        trainer = build_trainer(compose([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
+        hooks.append([type(hook).__name__ for hook in trainer.hooks])
+    assert hooks[0] == hooks[1]
+    assert "JsonlHook" in hooks[0]
+
+
 @pytest.mark.parametrize(("micro", "ranks", "expected"), [(None, 1, (12, 1)), (None, 3, (4, 1)), (2, 3, (2, 2))])
 def test_the_batch_is_divided(micro: int | None, ranks: int, expected: tuple[int, int]) -> None:
     config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro or 'null'}"])

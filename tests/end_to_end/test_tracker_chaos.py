@@ -1,0 +1,127 @@
+"""Trainer, follower and W&B's own process are killed at random: each tracker has every step once, with its value."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from launcher.runs.__main__ import main
+from support.mlflow_database import copy_database
+from support.runner import ENVIRONMENT, record, run_folder
+from support.wandb_server import WandbServer
+
+STEPS = 150
+COMMAND = (
+    "model=mlp", "data=digits", "device=cpu", f"trainer.max_steps={STEPS}", "hooks.logging.interval=1",
+    "hooks.evaluation.interval=50", "hooks.checkpointing.interval=20", "tracker=[wandb,tensorboard,mlflow]",
+    "tracker.wandb.system_metrics=false", "+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.05",
+)  # fmt: skip
+
+
+class Chaos:
+    """The command, started as often as it takes."""
+
+    def __init__(self, outputs: Path, seed: int):
+        self.outputs, self.draw = outputs, random.Random(seed)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "launcher", *COMMAND, f"paths.outputs={self.outputs}"]
+        log = open(self.outputs / "screen.log", "ab")  # noqa: SIM115 - the process has it
+        self.process = subprocess.Popen(command, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log)
+        log.close()
+
+    def lines(self) -> list[dict]:
+        path = run_folder(self.outputs) / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    def train_for(self, count: int) -> None:
+        """Until that many more lines are written."""
+        wait(lambda: any(self.outputs.glob("*/*/metrics.jsonl")))
+        until = len(self.lines()) + count
+        wait(lambda: len(self.lines()) >= until or self.process.poll() is not None)
+
+    def kill_trainer(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kill_follower(self) -> None:
+        """And with it W&B's process, as the end of a SLURM job does."""
+        log = (run_folder(self.outputs) / "logs" / "tracker.log").read_text()
+        pid = int(re.findall(r"Follower (\d+)", log)[-1])
+        children = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if parent(path) == pid]
+        for each in (*children, pid):
+            try:
+                os.kill(each, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def parent(stat: Path) -> int | None:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        yield server
+
+
+def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -> None:
+    copy_database(tmp_path / "mlflow.db")
+    chaos = Chaos(tmp_path, seed=4)
+    chaos.start()
+    chaos.train_for(chaos.draw.randint(40, 60))
+    chaos.kill_follower()
+    chaos.train_for(chaos.draw.randint(1, 20))
+    chaos.kill_trainer()
+    chaos.start()
+    chaos.train_for(chaos.draw.randint(30, 50))
+    chaos.kill_trainer()  # its follower lives on, until it sees the next attempt
+    chaos.start()
+    chaos.train_for(chaos.draw.randint(10, 30))
+    chaos.kill_follower()
+    assert chaos.process.wait() == 0, (tmp_path / "screen.log").read_text()
+    wait(lambda: not (run_folder(tmp_path) / "tracker.lock").exists())
+    assert main(["--outputs", str(tmp_path), "sync"]) == 0
+
+    outcomes = [attempt["outcome"] for attempt in record(tmp_path)["attempts"]]
+    assert outcomes == ["killed", "killed", "completed"]
+    lines = chaos.lines()
+    assert [line["step"] for line in lines] == list(range(STEPS + 1))
+    (arrived,) = server.runs.values()
+    for metric in ("train/loss", "val/loss"):
+        expected = [(line["step"], line[metric]) for line in lines if metric in line]
+        assert [(line["_step"], line[metric]) for line in arrived["history"] if metric in line] == expected
+        events = EventAccumulator(str(run_folder(tmp_path) / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+        assert [(each.step, each.value) for each in events.Scalars(metric)] == [
+            (step, pytest.approx(value)) for step, value in expected
+        ]
+        client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+        (run,) = client.search_runs([client.get_experiment_by_name("launcher").experiment_id])
+        history = client.get_metric_history(run.info.run_id, metric)
+        assert sorted((each.step, each.value) for each in history) == expected
+    assert arrived["exit"] == 0
+    assert run.info.status == "FINISHED"
