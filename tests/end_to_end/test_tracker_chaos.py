@@ -15,6 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from launcher.run.lock import read_holder
 from launcher.runs.__main__ import main
 from support.mlflow_database import copy_database
 from support.runner import ENVIRONMENT, record, run_folder
@@ -74,6 +75,11 @@ def parent(stat: Path) -> int | None:
         return None
 
 
+def is_followed(folder: Path) -> bool:
+    holder = read_holder(folder / "tracker.lock")
+    return holder is not None and holder.is_alive()
+
+
 def wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
@@ -104,7 +110,7 @@ def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -
     chaos.train_for(chaos.draw.randint(10, 30))
     chaos.kill_follower()
     assert chaos.process.wait() == 0, (tmp_path / "screen.log").read_text()
-    wait(lambda: not (run_folder(tmp_path) / "tracker.lock").exists())
+    wait(lambda: not is_followed(run_folder(tmp_path)))
     assert main(["--outputs", str(tmp_path), "sync"]) == 0
 
     outcomes = [attempt["outcome"] for attempt in record(tmp_path)["attempts"]]
