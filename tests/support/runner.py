@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,15 @@ class Outcome:
     output: str
 
 
-def start(*words: str, real: bool = False) -> Any:
+def start(*words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, real: bool = False) -> Any:
     """Start `python <words>`; a forked process forks its ranks too, and has imported what they will."""
     count = next((int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)), 1)
     preloaded = python.DISTRIBUTED if count > 1 else ()
     if "strategy=deepspeed" in words:
         preloaded = python.DEEPSPEED
-    return python.start(
-        *words, env=ENVIRONMENT, preloaded=preloaded, children=(RANK, count) if count > 1 else None, real=real
-    )
+    children = (RANK, count) if count > 1 else None
+    env = ENVIRONMENT if env is None else env
+    return python.start(*words, env=env, cwd=cwd, preloaded=preloaded, children=children, real=real)
 
 
 def launch(
