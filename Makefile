@@ -16,7 +16,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help train lint check test format wheel constraints clean
+.PHONY: help train lint unit all-tests check test format wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -39,11 +39,18 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-check: lint
+unit: $(VENV)/.installed-test
 	$(PYTEST) tests/unit $(ARGS)
 
-test: lint
+all-tests: $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
+
+# mypy takes one core for half a minute, so the tests run beside it.
+check:
+	@$(MAKE) --no-print-directory -j2 lint unit
+
+test:
+	@$(MAKE) --no-print-directory -j2 lint all-tests
 
 format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check --fix .
