@@ -84,6 +84,8 @@ def warmup_fault(steps: int | None, ratio: float | None, total: int | None) -> F
 def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
+    if get(tree, "trainer.max_epochs") is not None:
+        total = None  # it depends on the data
     if type(steps) is int and (fault := warmup_fault(steps, ratio, total)):
         yield fault
 

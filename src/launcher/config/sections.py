@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from annotated_types import Ge, Lt
 
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Paths:
 @dataclass
 class TrainerKeys:
     max_steps: PositiveInt
+    max_epochs: PositiveFloat | None = None
     micro_batch_size: PositiveInt | None = None
     max_grad_norm: NonNegativeFloat | None = 1.0
     max_non_finite_grad_retries: NonNegativeInt | None = None

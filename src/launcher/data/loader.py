@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,12 @@ class ResumableLoader:
     def samples_per_batch(self) -> int:
         """Samples of one micro-batch, all ranks together: what each yield adds to `samples`."""
         return self.micro_batch_size * self.world_size
+
+    @property
+    def batches_per_epoch(self) -> Fraction | None:
+        """Micro-batches in a pass over the dataset, seldom a whole number; None for a stream without a length."""
+        size = length(self.dataset)
+        return Fraction(size, self.samples_per_batch) if size else None
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()

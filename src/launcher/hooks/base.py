@@ -129,6 +129,12 @@ class BaseHook:
     def on_ready(self, trainer: TrainerView) -> None:
         """Everything is restored; the first step comes next."""
 
+    def on_epoch_start(self, trainer: TrainerView) -> None:
+        """`trainer.step` takes the first samples of a pass over the training data, if these have a length."""
+
+    def on_epoch_end(self, trainer: TrainerView) -> None:
+        """After every hook's `on_after_step`, at the step that took the last samples of a pass."""
+
     def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is the step about to be made."""
 

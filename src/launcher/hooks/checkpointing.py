@@ -18,6 +18,7 @@ from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
+from launcher.hooks.interval import Interval
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, ranks, signals
 from launcher.run.record import read_record
@@ -32,7 +33,7 @@ class CheckpointingHook(BaseHook):
     """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and where a metric is best.
 
     Args:
-        interval: in optimizer steps.
+        interval: in optimizer steps, or in epochs (`1epoch`).
         keep_previous: keep this many checkpoints before the newest.
         keep_interval: also save at every multiple of this step, and never delete those; 0: none.
         keep_steps: also save at these steps, and never delete those.
@@ -57,7 +58,7 @@ class CheckpointingHook(BaseHook):
 
     def __init__(
         self,
-        interval: PositiveInt,
+        interval: PositiveInt | str,
         keep_previous: NonNegativeInt = 0,
         keep_interval: NonNegativeInt = 0,
         keep_steps: list[int] | None = None,
@@ -71,11 +72,11 @@ class CheckpointingHook(BaseHook):
         best_metric: str | None = None,
         best_mode: Literal["auto", "min", "max"] = "auto",
     ):
-        if interval < 1:
+        if isinstance(interval, int) and interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")
         if not isinstance(exit_code, int) and exit_code != "128+signal":
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
-        self.interval = interval
+        self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
         self.remote = str(path) if "://" in str(path) else None
         self.path, self.load = Path("checkpoints" if self.remote else path), load
@@ -289,13 +290,14 @@ class CheckpointingHook(BaseHook):
         ends = bool(signum) or trainer.is_last_step
         if ends:
             self._await(trainer)  # a failed save of this step is tried again below
-        if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer.step)):
+        if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer)):
             self._save_unless_broken(trainer, wait=ends)
         if signum:
             self._leave(trainer, signum)
 
-    def _is_due(self, step: int) -> bool:
-        return step % self.interval == 0 or self.retention.is_permanent(step) or self._improved or self._is_postponed
+    def _is_due(self, trainer: TrainerView) -> bool:
+        at_interval = self.interval.is_due(trainer, trainer.step)
+        return at_interval or self.retention.is_permanent(trainer.step) or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """A state whose gradient is not finite may be broken: it must not replace the last good checkpoint."""

@@ -10,6 +10,7 @@ import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import OUTPUTS, Metrics
 from launcher.hooks.records import flatten, show
 from launcher.run import ranks, signals
@@ -28,7 +29,7 @@ class EvaluationHook(BaseHook):
     batches; the run repeats it when it resumes.
 
     Args:
-        interval: in optimizer steps; 0: at the last step only.
+        interval: in optimizer steps, or in epochs (`1epoch`); 0: at the last step only.
         loader: returns an iterable of this rank's held-out batches, or None if nothing is held out; several by name.
             None: the run's.
         max_samples: use the first of the run's validation set, this many over all ranks; None: all of it.
@@ -41,7 +42,7 @@ class EvaluationHook(BaseHook):
 
     def __init__(
         self,
-        interval: NonNegativeInt = 100,
+        interval: NonNegativeInt | str = 100,
         loader: Loader | Mapping[str, Loader] | None = None,
         max_samples: PositiveInt | None = None,
         at_start: bool = True,
@@ -50,6 +51,7 @@ class EvaluationHook(BaseHook):
         if loader is not None and max_samples is not None:
             raise ValueError("max_samples limits the run's own validation set; limit your loader instead.")
         self.interval, self.loader, self.max_samples, self.at_start = interval, loader, max_samples, at_start
+        self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
         self._batches: dict[str, Iterable[Any]] = {}
         self._done_at = -1
@@ -83,8 +85,8 @@ class EvaluationHook(BaseHook):
             self.on_after_step(trainer)
 
     def _is_due(self, trainer: TrainerView) -> bool:
-        at_interval = bool(self.interval) and trainer.step % self.interval == 0
-        return self._done_at != trainer.step and (at_interval or trainer.is_last_step)
+        is_due = trainer.is_last_step or self._interval.is_due(trainer, trainer.step)
+        return self._done_at != trainer.step and is_due
 
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:

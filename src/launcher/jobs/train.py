@@ -29,6 +29,7 @@ from launcher.trackers.base import build_trackers
 from launcher.trackers.process import FollowerProcess
 from launcher.train.build import build_trainer, code_state, logger, resolved_yaml
 from launcher.train.composed import Trainer
+from launcher.train.length import with_max_steps
 
 
 class TrainJob:
@@ -44,6 +45,7 @@ class TrainJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
+        config = with_max_steps(config)
         code = code_state()
         plain: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)))  # type: ignore[assignment]
         if on_main(lambda: nothing_to_do(config, folder, plain, code)):

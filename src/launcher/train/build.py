@@ -17,6 +17,7 @@ from launcher.config.schema import without_own_keys
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
+from launcher.hooks.epochs import EpochSummaryHook
 from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
@@ -66,6 +67,8 @@ def build_trainer(
     schedule: Any = OmegaConf.to_container(config.scheduler, resolve=True) if config.get("scheduler") else None
     if to_train and schedule and schedule.get("metric") is not None:
         hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
+    if settings.get("max_epochs") is not None:
+        hooks.append(EpochSummaryHook())
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(instantiate, config.model),

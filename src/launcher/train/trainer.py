@@ -20,6 +20,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainState
+from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import flatten, format_records
 from launcher.hooks.state import InMemory, hook_states, hook_tensors, load_hook_states
 from launcher.optim.precision import Precision
@@ -229,6 +230,8 @@ class BaseTrainer:
 
     def _bind_events(self) -> None:
         self._events = calls(self.hooks)
+        counts_epochs = any(self._events[event] for event in ("on_epoch_start", "on_epoch_end"))
+        self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
         has_calls = bool(self._events["on_before_optimizer_step"])
         self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
 
@@ -283,6 +286,8 @@ class BaseTrainer:
     def _run_step(self) -> None:
         self.step += 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
+        if self._epoch is not None and (self.step == 1 or self._epoch.is_due(self, self.step - 1)):
+            self.fire("on_epoch_start")
         self.fire("on_before_step")
         self._samples_before = self.samples
         start = time.perf_counter()
@@ -299,6 +304,8 @@ class BaseTrainer:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
         self.fire("on_after_step")
+        if self._epoch is not None and self._epoch.is_due(self, self.step):
+            self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
         if self.strategy.needs_closure:

@@ -1,0 +1,50 @@
+"""Intervals in optimizer steps or in epochs."""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from launcher.errors import ConfigError
+
+EPOCHS = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
+
+
+class Interval:
+    """Every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`: at the step that takes an epoch's last sample.
+
+    Args:
+        value: 0: never.
+        key: in the configuration, for messages.
+    Raises:
+        ConfigError: `value` is neither a number of steps nor of epochs.
+    """
+
+    def __init__(self, value: int | str, key: str):
+        match = EPOCHS.fullmatch(value.strip()) if isinstance(value, str) else None
+        self.value, self.key = value, key
+        self.epochs = Fraction(match[1]) if match else None
+        if (isinstance(value, str) and not match) or (self.epochs is not None and self.epochs == 0):
+            raise ConfigError(f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or 0.5epoch.")
+
+    def is_due(self, trainer: Any, step: int) -> bool:
+        """
+        Raises:
+            ConfigError: it is in epochs, and the training data have no length.
+        """
+        if self.epochs is None:
+            return bool(self.value) and step % int(self.value) == 0
+        length = steps_per_epoch(trainer)
+        if length is None:
+            raise ConfigError(f"{self.key}={self.value}: the training data have no length; give it in steps.")
+        length *= self.epochs
+        return step > 0 and step // length > (step - 1) // length
+
+
+def steps_per_epoch(trainer: Any) -> Fraction | None:
+    """Optimizer steps in a pass over the training data, seldom a whole number; None where they have no length."""
+    loader = trainer.data_loader
+    try:
+        batches = loader.batches_per_epoch if hasattr(loader, "batches_per_epoch") else Fraction(len(loader))
+    except (TypeError, NotImplementedError):
+        return None
+    return batches / trainer.gradient_accumulation_steps if batches else None

@@ -1,0 +1,41 @@
+"""The length of a run in steps, where it is given in epochs."""
+
+import math
+from fractions import Fraction
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.schema import without_own_keys
+from launcher.data.iterable import length
+from launcher.errors import ConfigError
+
+
+def total_steps(epochs: float, dataset_size: int, batch_size: int) -> int:
+    """Optimizer steps in which every sample is used `epochs` times; the last one may go beyond."""
+    return math.ceil(Fraction(str(epochs)) * dataset_size / batch_size)
+
+
+def with_max_steps(config: DictConfig) -> DictConfig:
+    """The configuration with `trainer.max_steps` computed from `trainer.max_epochs`, if that is set. A schedule over
+    the whole run follows.
+
+    Raises:
+        ConfigError: the training data have no length.
+    """
+    epochs = config.trainer.get("max_epochs")
+    if epochs is None:
+        return config
+    data = instantiate(without_own_keys(config.data))
+    data.check()
+    size = length(data.train_dataset())
+    if size is None:
+        raise ConfigError(f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps.")
+    before = config.trainer.max_steps
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    plain["trainer"]["max_steps"] = total_steps(epochs, size, config.data.batch_size)
+    scheduler = plain.get("scheduler") or {}
+    if scheduler.get("max_steps") == before:
+        scheduler["max_steps"] = plain["trainer"]["max_steps"]
+    return OmegaConf.create(plain)

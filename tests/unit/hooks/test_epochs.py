@@ -1,0 +1,31 @@
+"""The line at an epoch's end: the same whether the run was interrupted within the epoch or not."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from launcher import CheckpointingHook, EvaluationHook
+from launcher.hooks.epochs import EpochSummaryHook
+from support.toy import GOOD, Toy
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Epoch")]
+
+
+def test_a_resumed_epoch_has_the_same_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def train(folder: str, max_steps: int) -> None:
+        evaluation = EvaluationHook("1epoch", loader=lambda: [GOOD], at_start=False)
+        hooks = [EpochSummaryHook(), evaluation, CheckpointingHook(9)]
+        Toy(hooks, max_steps, tmp_path / folder, batches=[GOOD] * 3).train()
+
+    train("whole", 6)
+    whole = lines(caplog)
+    assert len(whole) == 2 and whole[1].startswith("Epoch 2/2, step 6: train/loss ") and " val/loss " in whole[1]
+    caplog.clear()
+    train("parts", 2)
+    train("parts", 6)
+    assert lines(caplog) == whole
