@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.run import signals
+from launcher.run import deadline, signals
 from support.paths import TESTS
 
 # Started in the background or by nohup, these are ignored, and they would be so in the runs under test.
@@ -48,6 +48,7 @@ def signals_as_they_were() -> Iterator[None]:
     yield
     signals.restore({signum: before[signum] for signum in signals.installed() - installed_before if signum in before})
     signals.forget()
+    deadline.disarm()  # otherwise a later test's signal ends all tests two minutes after it
 
 
 @pytest.fixture(autouse=True)
