@@ -159,7 +159,7 @@ class EmaHook(BaseHook):
         self._settle()
         model = unwrap(self._model)
         if self._module is None:
-            self._module = AveragedModel(model)
+            self._module = AveragedModel(model, device=self.device)
             own = dict(self._module.module.named_parameters()) | dict(self._module.module.named_buffers())
             for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
                 own[name].data = average
