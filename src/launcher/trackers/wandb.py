@@ -120,7 +120,8 @@ class WandbTracker(Tracker):
         if not self._is_reported and self._wandb_run.url:
             logger.info("W&B: %s", self._wandb_run.url)
         self._is_reported = True
-        return int(self._wandb_run.starting_step) - 1
+        self._step = int(self._wandb_run.starting_step) - 1
+        return self._step
 
     def write(self, lines: list[Line]) -> None:
         import wandb
@@ -133,6 +134,7 @@ class WandbTracker(Tracker):
             for _, item in media([line], "histogram"):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
             self._wandb_run.log(values | {"_timestamp": line["time"]}, step=line["step"], commit=True)
+            self._step = line["step"]
         self._send_log()
 
     def close(self, state: str) -> None:
@@ -229,7 +231,8 @@ class WandbTracker(Tracker):
         attempt, record = self.run.attempt, self.run.record
         reason = attempt.get("reason") or attempt.get("signal") or ""
         place = f"{self.run.label} on {attempt.get('host')}"
-        text = f"{place}, step {record.get('step')} of {record.get('max_steps')}. {reason}"
+        step = max(record.get("step") or 0, self._step)  # run.json is written every ten seconds
+        text = f"{place}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
         self._wandb_run.alert(f"Run {state}: {self.run.label}", text, level="WARN" if state == "preempted" else "ERROR")
 
 
