@@ -16,7 +16,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help train lint unit all-tests check test format wheel constraints clean
+.PHONY: help train lint unit all-tests check test format reference wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test         lint, types, all tests'
 	@echo 'make lint         lint, types'
 	@echo 'make format       format the code, fix what ruff can fix'
+	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
@@ -55,6 +56,9 @@ test:
 format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+reference: $(VENV)/.installed-test
+	$(VENV)/bin/python docs/make_reference.py
 
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel

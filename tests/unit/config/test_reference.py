@@ -1,5 +1,8 @@
 """The reference of groups and keys: complete, and true of what a configuration composes to."""
 
+import runpy
+from pathlib import Path
+
 from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
@@ -46,3 +49,10 @@ def test_defaults_and_comments_are_those_of_the_file() -> None:
     assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == ("0.003", "a number greater than 0")
     assert keys["optimizer.betas"].default == "[0.9,0.95]"
     assert keys["optimizer.betas"].comment == "decay of the first and second moment"
+
+
+def test_the_page_of_the_docs_is_up_to_date() -> None:
+    """`make reference` writes it."""
+    docs = Path(__file__).parents[3] / "docs"
+    written = runpy.run_path(str(docs / "make_reference.py"))["reference"]()
+    assert (docs / "reference.md").read_text(encoding="utf-8") == written

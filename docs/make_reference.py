@@ -1,0 +1,52 @@
+"""Writes docs/reference.md from conf/ and the signatures: `make reference`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher.config.options import main_folder
+from launcher.config.reference import Key, all_groups, top_keys
+
+HEAD = """\
+# Reference: groups and keys
+
+Made by `make reference` from `conf/` and the constructors' signatures; `python -m launcher --help GROUP` shows
+the same. A key with a + is not in the YAML file: add it as `+key=value`.
+"""
+
+
+def reference() -> str:
+    """The page."""
+    parts = [HEAD]
+    for group, options in all_groups([main_folder()]).items():
+        parts.append(f"## {group}\n")
+        for option in options:
+            parts.append(f"### {option.group}={option.name}\n")
+            if option.comment:
+                parts.append(option.comment + "\n")
+            if option.target:
+                parts.append(f"`{option.target}`\n")
+            if option.includes:
+                parts.append(f"Includes `{' '.join(option.includes)}`.\n")
+            parts.append(table(option.keys))
+    parts += ["## Keys of no group\n", table(top_keys(main_folder()))]
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def table(keys: Iterable[Key]) -> str:
+    rows = []
+    for key in keys:
+        name = key.name if key.is_set else f"+{key.name}"
+        rows.append(f"| `{name}` | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |")
+    return "\n".join(["| key | default | meaning | type |", "|---|---|---|---|", *rows, ""]) if rows else ""
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def shortened(text: str) -> str:
+    return (text if len(text) <= 60 else f"{text[:56]} ...").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "reference.md").write_text(reference(), encoding="utf-8")
