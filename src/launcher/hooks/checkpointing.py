@@ -2,27 +2,24 @@
 
 import signal
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from launcher.checkpoint.find import damaged, find_checkpoint, request_name
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, is_small
+from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import BEST, CheckpointStore, step_name
-from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import parse_signal, signal_fault
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
+from launcher.hooks.resuming import Resuming
 from launcher.hooks.state import hook_pieces, hook_states
-from launcher.run import deadline, ranks, signals
-from launcher.run.record import read_record
-from launcher.run.rng import fresh_rng, rng_state
+from launcher.run import deadline, signals
+from launcher.run.rng import rng_state
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
@@ -88,10 +85,8 @@ class CheckpointingHook(BaseHook):
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
         self._handlers: dict[int, Any] = {}
-        self._requested: str | None = None
-        """The checkpoint that `load` names, where this start is the first to resume from it."""
         self._branched_from: str | None = None
-        """As above, of this or an earlier start: it is part of each checkpoint that follows."""
+        """The checkpoint that `load` named at this or an earlier start: it is part of each checkpoint that follows."""
         self._check_lock = RunContext().check_lock
         self.saved_at = self._in_flight = -1
         self._improved = self._is_postponed = False
@@ -113,152 +108,17 @@ class CheckpointingHook(BaseHook):
         if self.remote:
             self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
         self.store.check_lock = self._check_lock
+        self.resuming = Resuming(self.store, self.load)
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def on_restore(self, trainer: TrainerView) -> None:
-        checkpoint = self._agreed_choice(trainer)
-        while checkpoint is not None and not self._restored(trainer, checkpoint):
-            checkpoint = self._agreed_choice(trainer)
-        if checkpoint is None:
-            return
-        trainer.resumed_from = checkpoint
-        is_own = checkpoint.parent == self.store.root
-        if self._requested is not None:
-            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else -1))
-        if is_own:
+        checkpoint = self.resuming.restore(trainer)
+        if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
-        trainer.logger.info("Resuming from %s (step %d).", checkpoint, trainer.step)
-
-    def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        path, self._requested = self._agreed(trainer, lambda: self._choose(trainer))
-        return None if path is None else Path(path)
-
-    def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Rank 0 acts, and all ranks get the result: a file system may show two ranks two different folders.
-
-        Raises:
-            ConfigError: on every rank, where rank 0 failed.
-        """
-        result: tuple[Any, str | None] = (None, None)
-        if trainer.strategy.ranks.is_main:
-            try:
-                result = (act(), None)
-            except (ConfigError, CorruptCheckpoint, OSError) as error:
-                result = (None, str(error))
-        value, problem = ranks.broadcast(result)
-        if problem is not None:
-            raise ConfigError(problem)
-        return value
-
-    def _restored(self, trainer: TrainerView, path: Path) -> bool:
-        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all ranks take the next
-        older checkpoint, which overwrites everything that was loaded.
-
-        Raises:
-            ConfigError: the user named this checkpoint, so no other may be taken.
-        """
-        problem = None
-        try:
-            self._restore(trainer, StoredCheckpoint(path))
-        except CorruptCheckpoint as error:
-            problem = error.problem
-        problems = [text for text in ranks.all_gather(problem) if text is not None]
-        if not problems:
-            return True
-        damage = CorruptCheckpoint(path.name, problems[0])
-        if self._requested is not None:
-            raise damaged("run.resume", str(self.load), path, damage)
-        if trainer.strategy.ranks.is_main:
-            self.store.set_aside(path, damage)
-        return False
-
-    def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
-        """The checkpoint to resume from; and the user's request for it, if this start is the first to follow it."""
-        self.store.recover()
-        if self.load is None:
-            return None, None
-        if self.load == "never":
-            if self.store.steps():
-                raise ConfigError(
-                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; use "
-                    "run.tag=<word> for another run of the same configuration, or run.resume=auto to resume this one."
-                )
-            return None, None
-        if self.load not in ("latest", "auto", "must"):
-            return self._named(trainer, self.load)
-        newest = self._newest()
-        if newest is None and self.load == "must":
-            raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
-        if newest is None:
-            self._refuse_to_start_over(trainer)
-        return (None if newest is None else str(newest)), None
-
-    def _newest(self) -> Path | None:
-        try:
-            newest = self.store.newest_valid(is_small)  # the tensors are verified as they are loaded
-        except CorruptCheckpoint as error:
-            raise CorruptCheckpoint(
-                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use run.resume=<folder> for another "
-                "checkpoint, or run.tag=<word> to train it again as another run."
-            ) from None
-        return newest[0] if newest else None
-
-    def _refuse_to_start_over(self, trainer: TrainerView) -> None:
-        """
-        Raises:
-            ConfigError: run.json knows of a checkpoint, so starting at step 0 would lose the run silently.
-        """
-        try:
-            step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
-        except (OSError, ValueError):
-            return
-        if step:
-            raise ConfigError(
-                f"run.resume={self.load}: run.json says that step {step} was saved, but {self.store.root} has no "
-                "checkpoint. Put the checkpoints back; or start at step 0 with run.resume=never, or as another run "
-                "with run.tag=<word>."
-            )
-
-    def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
-        """The checkpoint that was asked for; or the newest, if the run has been trained from it already. So a rollback
-        happens once, and the same command then resumes the branch."""
-        request = request_name(self.store.root, which)
-        if self.store.branched_from() == request and (newest := self._newest()) is not None:
-            trainer.logger.info(
-                "run.resume=%s was followed by an earlier start; resuming from the newest checkpoint since.", which
-            )
-            return str(newest), None
-        return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
-
-    def _abandon_later(self, trainer: TrainerView, step: int) -> None:
-        for name in self.store.abandon(step):
-            trainer.logger.warning("Rolled back to step %d: a later checkpoint is kept as %s.", trainer.step, name)
-
-    def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
-        expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
-        if expected != actual:
-            raise ConfigError(
-                f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
-                f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
-                "new run with run.init_from=<model.safetensors>."
-            )
-        trainer.load_training_state(stored.meta["training_state"])
-        trainer.strategy.load(stored)
-        for hook in trainer.hooks:
-            hook.load_tensors(trainer, stored)
-        mine = stored.rank_state(trainer.strategy.ranks.rank)
-        state = mine or stored.rank_state(0) or {}
-        trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
-        if mine is None:
-            trainer.resumed_rng = fresh_rng(trainer.step)
-            return
-        trainer.resumed_rng = mine["rng"]
-        if mine.get("data_loader") and stored.manifest.world_size == trainer.strategy.ranks.world_size:
-            trainer.data_loader.load_state_dict(mine["data_loader"])
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        self._branched_from = self._requested or state_dict.get("checkpointing", {}).get("resumed_from")
+        self._branched_from = self.resuming.requested or state_dict.get("checkpointing", {}).get("resumed_from")
         if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()

@@ -1,0 +1,175 @@
+"""From which checkpoint a run resumes, and loading it: the same one on all ranks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.checkpoint.find import damaged, find_checkpoint, request_name
+from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
+from launcher.checkpoint.store import CheckpointStore
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
+from launcher.hooks.base import TrainerView
+from launcher.run import ranks
+from launcher.run.record import read_record
+from launcher.run.rng import fresh_rng
+
+T = TypeVar("T")
+
+
+class Resuming:
+    """Finds and loads the checkpoint of one start.
+
+    Args:
+        load: see `launcher.hooks.checkpointing.CheckpointingHook`.
+    """
+
+    def __init__(self, store: CheckpointStore, load: str | int | Path | None):
+        self.store, self.load = store, load
+        self.requested: str | None = None
+        """The checkpoint that `load` names, where this start is the first to resume from it."""
+
+    def restore(self, trainer: TrainerView) -> Path | None:
+        """Load the checkpoint that the run resumes from. Returns it; None: there is none, and the run starts at step 0.
+
+        Raises:
+            ConfigError: on every rank: there is no such checkpoint, it is damaged, or it does not fit.
+        """
+        checkpoint = self._agreed_choice(trainer)
+        while checkpoint is not None and not self._restored(trainer, checkpoint):
+            checkpoint = self._agreed_choice(trainer)
+        if checkpoint is None:
+            return None
+        trainer.resumed_from = checkpoint
+        is_own = checkpoint.parent == self.store.root
+        if self.requested is not None:
+            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else -1))
+        trainer.logger.info("Resuming from %s (step %d).", checkpoint, trainer.step)
+        return checkpoint
+
+    def _agreed_choice(self, trainer: TrainerView) -> Path | None:
+        path, self.requested = self._agreed(trainer, lambda: self._choose(trainer))
+        return None if path is None else Path(path)
+
+    def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
+        """Rank 0 acts, and all ranks get the result: a file system may show two ranks two different folders.
+
+        Raises:
+            ConfigError: on every rank, where rank 0 failed.
+        """
+        result: tuple[Any, str | None] = (None, None)
+        if trainer.strategy.ranks.is_main:
+            try:
+                result = (act(), None)
+            except (ConfigError, CorruptCheckpoint, OSError) as error:
+                result = (None, str(error))
+        value, problem = ranks.broadcast(result)
+        if problem is not None:
+            raise ConfigError(problem)
+        return value
+
+    def _restored(self, trainer: TrainerView, path: Path) -> bool:
+        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all ranks take the next
+        older checkpoint, which overwrites everything that was loaded.
+
+        Raises:
+            ConfigError: the user named this checkpoint, so no other may be taken.
+        """
+        problem = None
+        try:
+            self._restore(trainer, StoredCheckpoint(path))
+        except CorruptCheckpoint as error:
+            problem = error.problem
+        problems = [text for text in ranks.all_gather(problem) if text is not None]
+        if not problems:
+            return True
+        damage = CorruptCheckpoint(path.name, problems[0])
+        if self.requested is not None:
+            raise damaged("run.resume", str(self.load), path, damage)
+        if trainer.strategy.ranks.is_main:
+            self.store.set_aside(path, damage)
+        return False
+
+    def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
+        """The checkpoint to resume from; and the user's request for it, if this start is the first to follow it."""
+        self.store.recover()
+        if self.load is None:
+            return None, None
+        if self.load == "never":
+            if self.store.steps():
+                raise ConfigError(
+                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; use "
+                    "run.tag=<word> for another run of the same configuration, or run.resume=auto to resume this one."
+                )
+            return None, None
+        if self.load not in ("latest", "auto", "must"):
+            return self._named(trainer, self.load)
+        newest = self._newest()
+        if newest is None and self.load == "must":
+            raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
+        if newest is None:
+            self._refuse_to_start_over(trainer)
+        return (None if newest is None else str(newest)), None
+
+    def _newest(self) -> Path | None:
+        try:
+            newest = self.store.newest_valid(is_small)  # the tensors are verified as they are loaded
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(
+                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use run.resume=<folder> for another "
+                "checkpoint, or run.tag=<word> to train it again as another run."
+            ) from None
+        return newest[0] if newest else None
+
+    def _refuse_to_start_over(self, trainer: TrainerView) -> None:
+        """
+        Raises:
+            ConfigError: run.json knows of a checkpoint, so starting at step 0 would lose the run silently.
+        """
+        try:
+            step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
+        except (OSError, ValueError):
+            return
+        if step:
+            raise ConfigError(
+                f"run.resume={self.load}: run.json says that step {step} was saved, but {self.store.root} has no "
+                "checkpoint. Put the checkpoints back; or start at step 0 with run.resume=never, or as another run "
+                "with run.tag=<word>."
+            )
+
+    def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
+        """The checkpoint that was asked for; or the newest, if the run has been trained from it already. So a rollback
+        happens once, and the same command then resumes the branch."""
+        request = request_name(self.store.root, which)
+        if self.store.branched_from() == request and (newest := self._newest()) is not None:
+            trainer.logger.info(
+                "run.resume=%s was followed by an earlier start; resuming from the newest checkpoint since.", which
+            )
+            return str(newest), None
+        return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
+
+    def _abandon_later(self, trainer: TrainerView, step: int) -> None:
+        for name in self.store.abandon(step):
+            trainer.logger.warning("Rolled back to step %d: a later checkpoint is kept as %s.", trainer.step, name)
+
+    def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
+        expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
+        if expected != actual:
+            raise ConfigError(
+                f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
+                f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
+                "new run with run.init_from=<model.safetensors>."
+            )
+        trainer.load_training_state(stored.meta["training_state"])
+        trainer.strategy.load(stored)
+        for hook in trainer.hooks:
+            hook.load_tensors(trainer, stored)
+        mine = stored.rank_state(trainer.strategy.ranks.rank)
+        state = mine or stored.rank_state(0) or {}
+        trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
+        if mine is None:
+            trainer.resumed_rng = fresh_rng(trainer.step)
+            return
+        trainer.resumed_rng = mine["rng"]
+        if mine.get("data_loader") and stored.manifest.world_size == trainer.strategy.ranks.world_size:
+            trainer.data_loader.load_state_dict(mine["data_loader"])
