@@ -207,7 +207,9 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
         [instantiate(node) for node in (config.get(group) or {}).values() if node is not None and not is_tracker(node)]
         for group in ("hooks", "tracker")
     ]
-    hooks += [JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ())), MediaHook(), *beside]
+    own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
+    beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
+    hooks += [own, MediaHook(), *beside]
     if config.run.init_from is not None:
         source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))

@@ -48,6 +48,14 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     assert "JsonlHook" in hooks[0]
 
 
+def test_metrics_are_written_once(tmp_path: Path) -> None:
+    """A configuration of an earlier version, frozen for a SLURM job, still has the hook as a tracker."""
+    overrides = ["model=mlp", "data=synthetic", "trainer.max_steps=1", "device=cpu", f"paths.outputs={tmp_path}"]
+    own = "+tracker.jsonl={_target_: launcher.hooks.jsonl.JsonlHook, path: metrics.jsonl}"
+    trainer = build_trainer(compose([*overrides, own]), RunFolder(tmp_path))
+    assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
+
+
 @pytest.mark.parametrize(("micro", "ranks", "expected"), [(None, 1, (12, 1)), (None, 3, (4, 1)), (2, 3, (2, 2))])
 def test_the_batch_is_divided(micro: int | None, ranks: int, expected: tuple[int, int]) -> None:
     config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro or 'null'}"])
