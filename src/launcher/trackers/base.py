@@ -3,7 +3,7 @@
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -120,6 +120,8 @@ class Tracker(ABC):
     """The extra of torch-launcher that installs it."""
     waits_for_sync: bool = False
     """Whether it does nothing until `launcher.runs sync`."""
+    artifacts: Sequence[str] = ()
+    """Folders that it sends when the run is complete."""
     run: TrackedRun
     """Set before `open`."""
 

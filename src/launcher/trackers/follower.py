@@ -28,8 +28,8 @@ INTERVAL = 1.0
 """Seconds between two looks at the run's files."""
 PATIENCE = 300.0
 """Seconds after the run's end in which a tracker that fails is tried again."""
-HANGS = 1800.0
-"""Seconds after that in which a call into a tracker may return: a checkpoint may be large."""
+HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
+"""Seconds after that in which a call into a tracker may return; a checkpoint may be large."""
 LONGEST_WAIT = 60.0
 """Seconds between two tries, at most."""
 
@@ -61,7 +61,7 @@ class Follower:
         follow: bool = True,
         interval: float = INTERVAL,
         patience: float = PATIENCE,
-        hangs: float | None = HANGS,
+        hangs: float | None = HANGS_WITH_ARTIFACTS,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.run, self.trackers, self.check, self.follow = run, trackers, check, follow
@@ -87,6 +87,9 @@ class Follower:
             thread.start()
         ended_at: float | None = None
         while alive := [thread for thread in threads if thread.is_alive()]:
+            if not self.run.folder.path.is_dir():
+                self.unfinished = dict.fromkeys(self.unfinished, "the run's folder was removed")
+                break
             if until():
                 self._stop.set()
             if self._stop.is_set() or self.state() != RUNNING:
@@ -227,7 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_up_logging(folder)
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
-    follower = Follower(run, build_trackers(run.config.get("tracker"), names), lock.check)
+    trackers = build_trackers(run.config.get("tracker"), names)
+    hangs = HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
+    follower = Follower(run, trackers, lock.check, hangs=hangs)
     started = time.monotonic()
     logger.debug("Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt)
 

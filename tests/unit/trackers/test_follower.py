@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,18 @@ def test_one_tracker_that_hangs_does_not_hold_up_another(run, tmp_path):
     wait_for(lambda: state(run) == "completed")
     thread.join(20)
     assert mirror.unfinished == {"files0": "is still being sent to"}
+    (tmp_path / "hang").unlink()
+
+
+def test_a_removed_run_is_left_though_a_tracker_hangs(run, tmp_path):
+    (tmp_path / "hang").touch()
+    mirror = follower(run, FileTracker(hangs_while=str(tmp_path / "hang")), patience=600, hangs=600)
+    run.log(0, 10)
+    thread = follow(mirror)
+    wait_for(lambda: "files0" in mirror.steps)
+    shutil.rmtree(run.folder.path)
+    thread.join(20)
+    assert not thread.is_alive() and mirror.unfinished == {"files0": "the run's folder was removed"}
     (tmp_path / "hang").unlink()
 
 
