@@ -123,7 +123,7 @@ BAD = {
     "hydra.job.chdir=true": "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command.",
     "hydra.searchpath=[pkg://no.such]": "hydra.searchpath=pkg://no.such: there is no package no.such.",
     "hydra.searchpath=[no/such] seed=x": "hydra.searchpath=no/such: there is no such folder.",
-    "epochs=3": "epochs=3: no key epochs; a run has job, data, ",
+    "epochs=3": "epochs=3: no key epochs; did you mean trainer.max_epochs=3?",
     "optimizer.betas=0.9": "e.g. optimizer.betas=[0.9,0.999].",
 }
 
