@@ -1,7 +1,6 @@
 """The follower's process, as the training process sees it: started, listened to, and hardly waited for."""
 
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -31,12 +30,11 @@ class FollowerProcess:
         """Start it in a session of its own, where neither Ctrl-C nor a signal to this process's group reaches it."""
         if not self.names:
             return
-        environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}  # not our process's
         command = [sys.executable, "-m", "launcher.trackers.follower", str(self.folder.path), *self.names]
         try:
             with signals.blocked(), open(self.folder.logs / "tracker.log", "a") as log:
                 self.process = subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
                     start_new_session=True,
                 )  # fmt: skip
         except OSError as error:

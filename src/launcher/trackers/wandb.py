@@ -6,6 +6,7 @@ import netrc
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -88,6 +89,8 @@ class WandbTracker(Tracker):
             )
 
     def open(self) -> int:
+        if "wandb" not in sys.modules:
+            os.environ.pop("WANDB_SERVICE", None)  # of a process that uses wandb itself, with its settings
         import wandb
 
         if self._is_connecting:
