@@ -231,6 +231,7 @@ class TestMuon:
         assert equal(one, two)
 
     def test_the_update_is_orthogonal_and_as_large_as_adamws(self):
+        torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(32, 4, bias=False), nn.Linear(4, 4, bias=False))
         optimizer = optimizers.muon(model, lr=0.1, weight_decay=0.0)
         before = model[0].weight.detach().clone()
