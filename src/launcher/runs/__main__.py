@@ -73,15 +73,29 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: the first word is neither a verb nor a filter.
     """
-    position = 0
-    while position < len(arguments) and arguments[position].startswith("--outputs"):
-        position += 1 if "=" in arguments[position] else 2
-    rest = arguments[position:]
+    outputs, rest = _outputs_first(arguments)
     if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
-        return list(arguments)
+        return [*outputs, *rest]
     if rest and not rest[0].startswith("-") and not is_condition(rest[0]):
         raise ConfigError(f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)}{hint(rest[0], VERBS)}")
-    return [*arguments[:position], "list", *rest]
+    return [*outputs, "list", *rest]
+
+
+def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`--outputs DIR`, wherever it is, and the other words. argparse takes no RUN or OVERRIDE after a verb's flag."""
+    outputs: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--outputs":
+            value = next(words, None)
+            outputs += [] if value is None else [word, value]
+            rest += [word] if value is None else []  # argparse refuses it
+        elif word.startswith("--outputs="):
+            outputs.append(word)
+        else:
+            rest.append(word)
+    return outputs, rest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

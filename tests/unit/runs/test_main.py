@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from launcher.runs.__main__ import VERBS
+from launcher.runs.__main__ import VERBS, main
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,15 @@ def test_outputs_before_and_after_the_verb(make_run, outputs, start):
     for arguments in (["list", "--outputs", outputs], ["--outputs", outputs, "list"], [f"--outputs={outputs}"]):
         command = [sys.executable, "-m", "launcher.runs", *arguments]
         assert "1a2b" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_outputs_between_a_verb_and_its_words(make_run, outputs, capsys):
+    make_run("gpt", "1a2b")
+    assert main(["show", "--outputs", str(outputs), "1a2b"]) == 0
+    assert "1a2b" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["show", "1a2b", "--outputs"])
+    assert "argument --outputs: expected one argument" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early(make_run, start):
