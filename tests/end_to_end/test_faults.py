@@ -1,4 +1,4 @@
-"""Saves that die, fail, or hang: the checkpoint before stands, training goes on, and nothing of it is silent."""
+"""Saves that die, fail, or hang: the checkpoint before stands, training continues, and nothing of it is silent."""
 
 import os
 import re
@@ -161,7 +161,7 @@ def fill(disk: Path, **when: int) -> str:
 
 
 def test_a_disk_that_stays_full(small_disk: Path) -> None:
-    """There is room for lines, but for no checkpoint: training goes on to its end, and the run has failed."""
+    """There is room for lines, but for no checkpoint: training continues to its end, and the run has failed."""
     done = launch(
         small_disk / "outputs", *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, free=24 << 10)
     )
@@ -186,7 +186,7 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- hanging writers
 def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """In the middle training goes on, and waits for each save from then on; at the end it is a failure."""
+    """In the middle training continues, and waits for each save from then on; at the end it is a failure."""
     hang = broken([10, 40], call="fsync", how="hang")
     done = launch(tmp_path, *RUN, hang, "hooks.checkpointing.write_timeout=1", "hooks.checkpointing.keep_previous=9")
     assert done.returncode == 1, done.output
@@ -251,7 +251,7 @@ def test_signals_during_a_save(tmp_path: Path, whole: Path, twice: bool) -> None
 
 
 def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
-    """Written slowly while training goes on: what is on disk are weights and moments of step 10, not of a later one."""
+    """Written slowly while training continues: what is on disk are weights and moments of step 10, not of a later one."""
     done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
     assert done.returncode == 0, done.output
     assert "Step 10: checkpoint copied" in done.output
@@ -278,7 +278,7 @@ def test_ranks_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("call", "rank"), [("open", 1), ("write", 1), ("fsync", 1), ("fsync", 0), ("rename", 0)])
 def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str, rank: int) -> None:
-    """All end; the checkpoint before is whole, and the next attempt goes on from it."""
+    """All end; the checkpoint before is whole, and the next attempt resumes from it."""
     killed = launch(tmp_path, *TWO, broken([20], call=call, how="kill", rank=rank))
     assert killed.returncode == 1 and f"Rank {rank} of 2 failed" in killed.output, killed.output
     assert steps(tmp_path) == [10]

@@ -1,7 +1,7 @@
 """Which module is the first to compute what is not finite."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -130,12 +130,8 @@ def _watched_outputs(model: torch.nn.Module) -> Iterator[list[str]]:
                 f"{text}; its input " + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
             )
 
-    handles = [module.register_forward_hook(partial(check, name)) for name, module in model.named_modules()]
-    try:
+    with _forward_hooks(model, check):
         yield findings
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -152,9 +148,15 @@ def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
     def watch(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         map_nested_tensor(lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output)
 
-    handles = [module.register_forward_hook(partial(watch, name)) for name, module in model.named_modules()]
-    try:
+    with _forward_hooks(model, watch):
         yield findings
+
+
+@contextmanager
+def _forward_hooks(model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, Any, Any], None]) -> Iterator[None]:
+    handles = [module.register_forward_hook(partial(hook, name)) for name, module in model.named_modules()]
+    try:
+        yield
     finally:
         for handle in handles:
             handle.remove()

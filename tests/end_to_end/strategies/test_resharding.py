@@ -81,7 +81,7 @@ def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]
     expected = sets["none", "none"]
     assert len(expected) == len(set(expected)) == 12
     assert {pair: taken == expected for pair, taken in sets.items()} == dict.fromkeys(sets, True)
-    assert len(set(last)) == 12 and not set(last) & set(expected), "the chain goes on behind them"
+    assert len(set(last)) == 12 and not set(last) & set(expected), "the chain continues behind them"
 
 
 def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], list[Any]]) -> None:

@@ -56,7 +56,7 @@ def test_a_spike_is_skipped_counted_and_logged(tmp_path: Path, judged: str, capl
     trainer = Slow([hook, steps.hook(), logged], 12, tmp_path, spiky(7, 9))
     trainer.train()
     assert steps.unchanged() == [7, 9]
-    assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), "the schedule goes on"
+    assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), "the schedule continues"
     assert [(step, records["spikes"]["skipped"]) for step, records in logged.records] == [(5, 0), (10, 2), (12, 2)]
     assert (
         "spikes of loss or gradient: 2 since the last report, 2 in all" in caplog.text

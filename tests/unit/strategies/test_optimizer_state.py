@@ -60,7 +60,7 @@ def test_state_is_read_over_what_there_is(tmp_path: Path, kind: str) -> None:
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert optimizer.state[model.often.weight]["exp_avg"] is moments, "read in place"
-    step(model, optimizer, with_rare=True)  # and it goes on
+    step(model, optimizer, with_rare=True)  # and training continues
     assert len(optimizer_snapshot(model, optimizer)[0]) == 2 * len(expected)
 
 
