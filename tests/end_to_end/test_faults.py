@@ -251,7 +251,7 @@ def test_signals_during_a_save(tmp_path: Path, whole: Path, twice: bool) -> None
 
 
 def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
-    """Written slowly while training continues: what is on disk are weights and moments of step 10, not of a later one."""
+    """Written slowly while training continues: on disk are weights and moments of step 10, not of a later one."""
     done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
     assert done.returncode == 0, done.output
     assert "Step 10: checkpoint copied" in done.output
