@@ -8,6 +8,7 @@ ARGS ?=
 JOBS ?= 2
 KEEP ?=
 TRAIN_EXTRAS := digits
+DOCS_EXTRAS := docs
 TEST_EXTRAS := dev,deepspeed,digits,huggingface,lion,metrics,mlflow,pictures,slurm,tensorboard,wandb
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
@@ -16,7 +17,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help train lint unit all-tests check test format reference wheel constraints clean
+.PHONY: help train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -25,6 +26,7 @@ help:
 	@echo 'make lint         lint, types'
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
+	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, as you write)'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
@@ -60,13 +62,18 @@ format: $(VENV)/.installed-test
 reference: $(VENV)/.installed-test
 	$(VENV)/bin/python docs/make_reference.py
 
+# Strict: a page that no menu has, a link to nothing and an unknown name are errors.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs $(or $(ARGS),build) --strict
+
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel
 
 # A stamp is newer than what it was made from, so nothing is installed twice.
 $(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
 $(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
-$(VENV)/.installed-train $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.made
+$(VENV)/.installed-docs: EXTRAS = $(DOCS_EXTRAS)
+$(VENV)/.installed-train $(VENV)/.installed-test $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.made
 	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -80,7 +87,7 @@ $(VENV)/.made:
 constraints:
 	rm -rf $(VENV)-constraints
 	$(PYTHON) -m venv $(VENV)-constraints
-	$(VENV)-constraints/bin/python -m pip install $(KEEP) -e '.[all,dev]'
+	$(VENV)-constraints/bin/python -m pip install $(KEEP) -e '.[all,dev,docs]'
 	$(VENV)-constraints/bin/python -m pip check
 	{ grep '^#' constraints.txt; $(VENV)-constraints/bin/python -m pip freeze --all --exclude pip --exclude-editable \
 	| grep -v -E '^(#|cuda-|nvidia-|triton)' | sed 's/+[a-z0-9.]*$$//'; } > constraints.new

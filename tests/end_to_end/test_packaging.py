@@ -109,7 +109,7 @@ def test_tested_versions_are_the_same_everywhere():
 
 
 def test_all_means_every_extra_of_users():
-    assert Requirement(EXTRAS["all"][0]).extras == set(EXTRAS) - {"all", "dev"}
+    assert Requirement(EXTRAS["all"][0]).extras == set(EXTRAS) - {"all", "dev", "docs"}
 
 
 @pytest.mark.parametrize("target", ["train", "check", "test"])
@@ -127,7 +127,7 @@ def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
     assert ("-m launcher" if target == "train" else "-m pytest") in work[-1]
 
 
-def test_continuous_integration_runs_all_tests_with_slurm(tmp_path):
+def test_continuous_integration_runs_all_tests_with_slurm_and_builds_the_site(tmp_path):
     """`.ci/run` is run, from elsewhere, with a `make` that writes down how it was called."""
     (tmp_path / "make").write_text('#!/bin/sh\necho "$PWD $* slurm=$LAUNCHER_REQUIRE_SLURM"\n')
     (tmp_path / "make").chmod(0o755)
@@ -135,4 +135,4 @@ def test_continuous_integration_runs_all_tests_with_slurm(tmp_path):
     done = subprocess.run(
         [ROOT / ".ci" / "run"], cwd=tmp_path, env={"PATH": path}, check=True, capture_output=True, text=True
     )
-    assert done.stdout == f"{ROOT} test slurm=1\n"
+    assert done.stdout == f"{ROOT} test slurm=1\n{ROOT} docs slurm=1\n"
