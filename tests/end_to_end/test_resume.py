@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, stop_at
+from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, steps, stop_at
 
 TINY_GPT = (
     "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "data.seq_len=16",
@@ -228,3 +228,23 @@ def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
     assert (folder / "checkpoints" / f"corrupt-{newest.name}").is_dir()
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)), "each step stands once"
+
+
+def test_pauses_leave_no_trace(tmp_path: Path) -> None:
+    """`trainer.pause_at` is not part of the identity, and may be any step."""
+    assert launch(tmp_path / "whole", *COMMON, *DIGITS).returncode == 0
+    parts = tmp_path / "parts"
+    for pause_at, step in (("13", 13), ("30", 30), ("30", 30), ("8", 30)):
+        done = launch(parts, *COMMON, *DIGITS, f"trainer.pause_at={pause_at}")
+        assert done.returncode == 0, done.output
+        now = record(parts)
+        assert (now["state"], now["step"], steps(parts)[-1]) == ("paused", step, step)
+        assert now["attempts"][-1]["outcome"] == "paused"
+    assert "is paused at step 30 already: nothing to do" in done.output
+    assert len(now["attempts"]) == 2
+    last = launch(parts, *COMMON, *DIGITS, "trainer.pause_at=1000")
+    assert last.returncode == 0, last.output
+    assert "Changed since the checkpoint" not in last.output
+    assert record(parts)["state"] == "completed"
+    assert final_state(parts) == final_state(tmp_path / "whole")
+    assert metrics(parts) == metrics(tmp_path / "whole")

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import schema
 from launcher.config.compose import compose
@@ -25,6 +27,8 @@ from launcher.run.folder import RunFolder
 
 BAD_COMMAND = 2
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
+
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 _task_started = False
 _existing_folders: frozenset[Path] = frozenset()
@@ -125,7 +129,22 @@ def task(config: DictConfig) -> Any:
         refused = SystemExit(BAD_COMMAND)
         refused.add_note(sentences[0])  # for the table of a sweep
         raise refused from None
-    return _metrics(folder) if result is None and config.job._target_ == TRAIN_JOB else result
+    return result if config.job._target_ != TRAIN_JOB else _returned(config, result)
+
+
+def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> Any:
+    """The objective's value for a sweeper that looks at it, else all metrics."""
+    from launcher.runs.objective import job_value, objective_of
+
+    sweeper = HydraConfig.get().sweeper._target_ if _is_sweep() else BASIC_SWEEPER
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if (objective := objective_of(plain, sweeper)) is not None:
+        return job_value(plain, objective)
+    return _metrics(RunFolder(config.run.dir)) if metrics is None else metrics
+
+
+def _is_sweep() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     if job not in NO_TRAINING:
         yield from _batch(tree)
         yield from _warmup(tree)
+        yield from _pause(tree)
     if job != "launcher.jobs.export.ExportJob":
         yield from _files(tree)
     yield from _names(tree)
@@ -88,6 +89,12 @@ def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
         total = None  # it depends on the data
     if type(steps) is int and (fault := warmup_fault(steps, ratio, total)):
         yield fault
+
+
+def _pause(tree: dict[str, Any]) -> Iterator[Fault]:
+    pause_at = get(tree, "trainer.pause_at")
+    if type(pause_at) is int and not get(tree, "hooks.checkpointing"):
+        yield Fault("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
 
 
 def no_file(key: str, pattern: str) -> Fault:

@@ -38,6 +38,7 @@ class Paths:
 class TrainerKeys:
     max_steps: PositiveInt
     max_epochs: PositiveFloat | None = None
+    pause_at: PositiveInt | None = None
     micro_batch_size: PositiveInt | None = None
     max_grad_norm: NonNegativeFloat | None = 1.0
     max_non_finite_grad_retries: NonNegativeInt | None = None

@@ -19,7 +19,7 @@ PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
 """A job is gone once this many calls in a row did not list it: SLURM may miss one for a moment."""
-ENDED = ("completed", "failed", "cancelled")
+ENDED = ("completed", "paused", "failed", "cancelled")
 
 
 def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time.sleep) -> list[JobReturn]:
@@ -69,7 +69,7 @@ def _is_open(run: SubmittedRun, stored: find.StoredRun, queue: Queue, missing: d
 
 
 def _result(run: SubmittedRun, stored: find.StoredRun) -> JobReturn:
-    if stored.state == "completed":
+    if stored.state in ("completed", "paused"):
         return result(run, JobStatus.COMPLETED, newest_metrics(stored))
     reason = (stored.attempts[-1].get("reason") if stored.attempts else None) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))

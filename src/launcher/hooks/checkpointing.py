@@ -147,7 +147,7 @@ class CheckpointingHook(BaseHook):
         if self.best is not None:
             self.best.check()
         signum = trainer.stop_signal
-        ends = bool(signum) or trainer.is_last_step
+        ends = bool(signum) or trainer.is_last_step or trainer.is_paused
         if ends:
             self._await(trainer)  # a failed save of this step is tried again below
         if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer)):

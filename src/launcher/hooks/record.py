@@ -10,6 +10,9 @@ from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord
 
+OF_THE_ATTEMPT = ("trainer.pause_at",)
+"""Keys that say what one attempt is to do, not what the run is."""
+
 
 class RecordHook(BaseHook):
     """
@@ -37,7 +40,7 @@ class RecordHook(BaseHook):
         self.record.progress(trainer.step, loss=loss, best=_best(trainer))
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self.record is not None and trainer.is_last_step:
+        if self.record is not None and (trainer.is_last_step or trainer.is_paused):
             self.record.progress(trainer.step, best=_best(trainer))
 
 
@@ -54,4 +57,4 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists():
             sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
-    return sentences
+    return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]

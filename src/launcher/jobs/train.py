@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,9 +31,20 @@ from launcher.train.build import build_trainer, code_state, logger, resolved_yam
 from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
+NEWEST = ("auto", "latest", "must")
+"""Values of `run.resume` that mean the newest checkpoint."""
+
 
 class TrainJob:
-    """Trains or resumes the run that the configuration names."""
+    """Trains or resumes the run that the configuration names.
+
+    Args:
+        objective: the metric whose value a sweeper gets (see `launcher.runs.objective`).
+        value: its best or its last value.
+    """
+
+    def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
+        self.objective, self.value = objective, value
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
@@ -74,7 +85,8 @@ class TrainJob:
                     if ranks.is_main:
                         follower.start()
                     trainer.train()
-                report_end(record, config, "Completed at step %d", trainer)
+                how = "Paused at step %d" if trainer.is_paused else "Completed at step %d"
+                report_end(record, config, how, trainer)
         except signals.Stop:
             trainer.strategy.teardown()
             raise
@@ -132,9 +144,21 @@ def nothing_to_do(config: DictConfig, folder: RunFolder, plain: dict[str, Any], 
             logger.warning("Changed since it was trained: %s", sentence)
         logger.info("To train it again as another run, use run.tag=<word>.")
         return True
+    if record is not None and is_paused_there(config, folder, record):
+        logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
+        logger.info("A later trainer.pause_at, or none, resumes it.")
+        return True
     if held := held_here(folder):
         raise ConfigError(refusal(folder, held))
     return False
+
+
+def is_paused_there(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
+    """Whether a run is paused, and asked for no later step."""
+    pause_at = config.trainer.get("pause_at")
+    if record.state != "paused" or pause_at is None or str(config.run.resume) not in NEWEST:
+        return False
+    return bool(pause_at <= folder.newest_step() == record.step)
 
 
 def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
@@ -142,7 +166,7 @@ def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> b
     if config.trainer.max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
     resume = str(config.run.resume)
-    if resume in ("auto", "latest", "must"):
+    if resume in NEWEST:
         return False
     newest = checkpoint_path(folder.checkpoints, "latest")
     if resume == "never" or newest is None:
@@ -272,7 +296,11 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
         else:
             end_failed(record, error, trainer.step)
         raise
-    end_attempt(record, "completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
+    if trainer.is_paused:
+        reason = f"trainer.pause_at={trainer.pause_at}"
+        end_attempt(record, "paused", trainer.step, exit_code=0, reason=reason)
+    else:
+        end_attempt(record, "completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
 
 
 def write_hydra_record(config: DictConfig, folder: Path) -> None:

@@ -21,7 +21,7 @@ from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
 
-Outcome = Literal["completed", "preempted", "cancelled", "failed", "killed"]
+Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """queued, running, preempted, cancelled, completed or failed; None before the first attempt."""
+        """queued, running, paused, preempted, cancelled, completed or failed; None before the first attempt."""
         return self.data["state"]
 
     @property
@@ -303,7 +303,7 @@ class RunRecord:
         return iso(self.clock())
 
 
-STATES = (None, "queued", "running", "preempted", "cancelled", "completed", "failed")
+STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
 RECORD_TYPES: dict[str, Any] = {
     "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,

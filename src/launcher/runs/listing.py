@@ -28,6 +28,7 @@ COLORS = {
     "failed": "red",
     "damaged": "red",
     "stale": "yellow",
+    "paused": "cyan",
     "preempted": "yellow",
     "queued": "cyan",
     "cancelled": "magenta",

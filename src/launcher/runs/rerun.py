@@ -13,7 +13,7 @@ from launcher.errors import ConfigError
 from launcher.runs.filters import is_condition, select
 from launcher.runs.find import RUN_HELP, StoredRun, find_run, find_runs
 
-REPLACED = ("run.name", "run.id", "run.resume", "paths.outputs", "job", "+job")
+REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
 """Overrides of the original command line that are replaced, or that a later command must not repeat."""
 SIGNALLED = 128
 

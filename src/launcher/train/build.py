@@ -92,6 +92,7 @@ def build_trainer(
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,
+        pause_at=settings.get("pause_at"),
         workspace=folder.path,
         logger=logger,
     )

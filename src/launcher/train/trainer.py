@@ -59,6 +59,8 @@ class BaseTrainer:
         logger: None is the logger "trainer".
         max_skipped_steps: at most this many skipped updates in a row.
         max_none_losses: at most this many losses of None in a row.
+        pause_at: `train` returns at this step, saved; the same run resumes from there. A step whose update was skipped
+            is not saved, so the next good one pauses.
     Raises:
         ValueError: `mixed_precision` is none of the above.
     """
@@ -78,6 +80,7 @@ class BaseTrainer:
         *,
         max_skipped_steps: int = 50,
         max_none_losses: int = 100,
+        pause_at: int | None = None,
     ):
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
@@ -93,6 +96,7 @@ class BaseTrainer:
         self.logger = logger or logging.getLogger("trainer")
         self.max_skipped_steps = max_skipped_steps
         self.max_none_losses = max_none_losses
+        self.pause_at = pause_at
         self.step_info: dict[str, Any] = {}
         self.context = RunContext()
         self.restored: dict[str, Any] | None = None
@@ -102,6 +106,7 @@ class BaseTrainer:
         self.is_training = False
         self._samples_before: int | None = None
         self._none_losses = 0
+        self._pause_is_due = False
         self._unsettled: DeferredFlag | None = None
 
     # ------------------------------------------------------------------------------------- what a subclass provides
@@ -179,12 +184,17 @@ class BaseTrainer:
         return state.step >= state.max_steps or state.stop_reason is not None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether training ends at the present boundary because of `pause_at`, before its last step."""
+        return self._pause_is_due and not self.is_last_step
+
+    @property
     def samples(self) -> int | None:
         """Samples consumed by all ranks, where the loader counts them."""
         return getattr(self.data_loader, "samples", None)
 
     def train(self) -> None:
-        """Train until `max_steps`, a hook's `state.stop`, or a signal.
+        """Train until `max_steps`, `pause_at`, a hook's `state.stop`, or a signal.
 
         Raises:
             signals.Stop: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
@@ -198,7 +208,8 @@ class BaseTrainer:
             self.restore()
             self.fire("on_ready")
             self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
-            self.fire("on_after_train")
+            if not self.is_paused:
+                self.fire("on_after_train")
         except signals.Stop:
             signals.forget()  # the signal has stopped this run, and must not stop a later one of this process
             raise
@@ -259,9 +270,9 @@ class BaseTrainer:
         self._batches = iter(self.data_loader)
         try:
             restore_rng(rng)
-            if self._stop_signal():
+            if self._stop_signal() or self._must_pause():
                 self._boundary()
-            while not self.is_last_step:
+            while not (self.is_last_step or self.is_paused):
                 self._run_step()
                 if self.is_last_step and self.update_was_skipped():
                     raise TrainingError(
@@ -404,9 +415,13 @@ class BaseTrainer:
 
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
+        self._pause_is_due = self._must_pause()
         self.fire("on_step_boundary")
         if signum := self._stop_signal():
             raise signals.Stop(signum)
+
+    def _must_pause(self) -> bool:
+        return self.pause_at is not None and self.step >= self.pause_at and not self.update_was_skipped()
 
     def _stop_signal(self) -> int:
         """The signal that all ranks know of at this boundary."""

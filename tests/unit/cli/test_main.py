@@ -74,6 +74,8 @@ def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     first = task(config)
     assert "val/loss" in first
     assert task(config) == {name: first[name] for name in first}
+    config.job.objective = "val/loss"
+    assert task(config) == first["val/loss"]
 
 
 @pytest.mark.parametrize("flags", [["--info", "searchpath"], ["--info"], ["-sc", "install=bash"], ["--hydra-help"]])

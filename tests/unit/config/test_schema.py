@@ -48,6 +48,10 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["seed=-1"], "seed=-1: should be a whole number from 0 to below 4294967296."),
         (["seed=true"], "seed=true: should be a whole number from 0 to below 4294967296."),
         (["device=gpu"], "device='gpu': should be one of auto, cpu, cuda, mps."),
+        (
+            ["trainer.pause_at=9", "~hooks.checkpointing"],
+            "trainer.pause_at=9: a pause needs a checkpoint; keep hooks.ch",
+        ),
         (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0."),
         (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0."),
         (["trainer.compile=1"], "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. "),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from launcher import BaseHook, BaseTrainer, LoggingHook, LossNoneWarning
+from launcher import BaseHook, BaseTrainer, CheckpointingHook, LoggingHook, LossNoneWarning
 from launcher.errors import TrainingError
 
 
@@ -294,3 +294,21 @@ def test_a_parameter_group_may_be_added_in_a_step() -> None:
     trainer = Toy(GOOD, [Adds(), logging := LoggingHook(interval=1)], max_steps=2)
     trainer.train()
     assert logging.learning_rates == {"group_0": 0.1, "group_1": 0.5}
+
+
+def test_a_pause_takes_the_next_step_that_is_not_skipped(tmp_path):
+    """A state whose update was skipped is not saved, so the run cannot pause there."""
+    batches = [*GOOD, torch.full((4, 2), float("nan")), *GOOD, *GOOD]
+
+    def trainer(**settings):
+        return Toy(batches, [CheckpointingHook(interval=100)], max_steps=6, workspace=tmp_path, **settings)
+
+    first = trainer(pause_at=4)
+    first.train()
+    assert (first.is_paused, first.step) == (True, 5)
+    again = trainer(pause_at=5)
+    again.train()
+    assert (again.is_paused, again.step, again.seen) == (True, 5, [])
+    last = trainer(pause_at=6)
+    last.train()
+    assert (last.is_paused, last.step) == (False, 6)

@@ -1,0 +1,53 @@
+"""The value by which a search judges a run."""
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.config.direction import direction
+from launcher.config.messages import hint
+from launcher.config.tree import get
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.history import Curve, History
+
+OWN_SWEEPERS = ("hydra_plugins.launcher_dispatch.", "hydra._internal.core_plugins.basic_sweeper.")
+"""They do not look at what a job returns."""
+Which = Literal["best", "last"]
+
+
+def objective_of(config: dict[str, Any], sweeper: str) -> str | None:
+    """The metric whose value a job returns; None: it returns all of its metrics.
+
+    Args:
+        config: the run's configuration.
+        sweeper: the class of Hydra's sweeper.
+    """
+    if (metric := get(config, "job.objective")) is not None:
+        return str(metric)
+    monitored = get(config, "hooks.checkpointing.best_metric")
+    return None if sweeper.startswith(OWN_SWEEPERS) or monitored is None else str(monitored)
+
+
+def job_value(config: dict[str, Any], metric: str) -> float:
+    """What a job returns for a metric.
+
+    Raises:
+        ConfigError: the run has not logged it.
+    """
+    history = History.of(RunFolder(Path(config["run"]["dir"])))
+    curve = history.curve(metric)
+    if not curve.y:
+        raise ConfigError(f"job.objective={metric}: is not logged{hint(metric, history.metrics)}")
+    mode = direction(metric)
+    if mode is None and get(config, "hooks.checkpointing.best_metric") == metric:
+        mode = get(config, "hooks.checkpointing.best_mode")
+    return value(curve, get(config, "job.value") or "best", "max" if mode == "max" else "min")
+
+
+def value(curve: Curve, which: Which, mode: Literal["min", "max"]) -> float:
+    """The best finite value of a curve, or its last one; NaN if no value is finite."""
+    if which == "last":
+        return curve.y[-1]
+    finite = [y for y in curve.y if math.isfinite(y)]
+    return (max if mode == "max" else min)(finite, default=math.nan)

@@ -1,0 +1,62 @@
+"""The value that other sweepers get from a job, and by which a search judges a run."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.runs.objective import job_value, objective_of
+
+AX = "hydra_plugins.hydra_ax_sweeper.ax_sweeper.AxSweeper"
+GRID = "hydra_plugins.launcher_dispatch.GridSweeper"
+
+
+def config(folder: Path, **keys: Any) -> dict[str, Any]:
+    hooks = {"checkpointing": {"best_metric": "val/loss", "best_mode": "auto"}}
+    return {"job": keys, "hooks": hooks, "run": {"dir": str(folder)}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sweeper", "objective"),
+    [
+        ({}, AX, "val/loss"),
+        ({}, GRID, None),
+        ({"objective": "val/accuracy"}, GRID, "val/accuracy"),
+        ({"objective": "val/accuracy"}, AX, "val/accuracy"),
+    ],
+)
+def test_a_sweeper_that_looks_at_it_gets_one_metric(tmp_path: Path, keys: Any, sweeper: str, objective: str) -> None:
+    assert objective_of(config(tmp_path, **keys), sweeper) == objective
+
+
+@pytest.mark.parametrize(
+    ("metric", "which", "expected"),
+    [
+        ("val/loss", "best", 1.0),
+        ("val/loss", "last", 3.0),
+        ("val/accuracy", "best", 0.5),
+        ("train/loss", "best", 4.0),
+        ("train/loss", "last", math.nan),
+    ],
+)
+def test_the_best_or_the_last_value(tmp_path: Path, metric: str, which: str, expected: float) -> None:
+    write(tmp_path)
+    assert job_value(config(tmp_path, value=which), metric) == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_metric_that_is_not_logged_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(ConfigError, match=r"job.objective=val/los: is not logged; did you mean val/loss\?"):
+        job_value(config(tmp_path), "val/los")
+
+
+def write(folder: Path) -> None:
+    lines = [
+        {"step": 1, "val/loss": 2.0, "val/accuracy": 0.1, "train/loss": 4.0},
+        {"step": 2, "val/loss": 1.0, "val/accuracy": 0.5},
+        {"step": 3, "val/loss": 3.0, "val/accuracy": 0.3, "train/loss": "nan"},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
