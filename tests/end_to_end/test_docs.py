@@ -26,6 +26,8 @@ def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
 
 
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+"""A block with a title is a file that the commands below it use."""
 PAGES = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if CONSOLE.search(page.read_text())
 ]
@@ -33,15 +35,20 @@ PAGES = [
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    """The commands of a page one after the other in one folder. Their output is as shown, where `...` stands for
-    anything: alone for any lines, within a line for any of its text."""
+    """The files and commands of a page one after the other in one folder. The output is as shown, where `...` stands
+    for anything: alone for any lines, within a line for any of its text."""
     shell = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "160",
     }
-    for block in CONSOLE.findall(page.read_text()):
+    for language, title, block in BLOCK.findall(page.read_text()):
+        if title:
+            (tmp_path / title).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / title).write_text(block)
+        if language != "console":
+            continue
         for shown in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = shown.partition("\n")
             printed = output(command, shell, tmp_path, real=page.stem == "README")
