@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,37 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert back.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 3, back.output
     done = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3")
     assert "complete already" in done.output, "a rollback happens once"
+
+
+ONE_STEP = (*DIGITS, "trainer.max_steps=1", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null")
+WHETHER_TORCH = """
+import sys
+from launcher.__main__ import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("where", [(), ("dispatch.nproc=2",), ("-m",)], ids=["run", "ranks", "sweep"])
+def test_a_completed_run_asked_for_again_loads_no_torch(completed: Path, where: tuple[str, ...]) -> None:
+    words = (f"paths.outputs={completed}", *ONE_STEP, *where)
+    again = subprocess.run(
+        [sys.executable, "-c", WHETHER_TORCH, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert "complete already (step 1): nothing to do." in again.stdout
+    assert "Changed since" not in again.stdout
+    assert again.stdout.splitlines()[-1] == "False"
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    outputs = tmp_path_factory.mktemp("completed")
+    done = launch(outputs, *ONE_STEP)
+    assert done.returncode == 0, done.output
+    return outputs
 
 
 def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:

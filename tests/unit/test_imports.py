@@ -58,8 +58,9 @@ STRANGERS = {
 # What a configuration error, `--help` or a look at the runs loads.
 TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
-    *("checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
+    *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
+    *("jobs.complete", "jobs.train"),
     *(
         "run.deadline",
         "run.folder",

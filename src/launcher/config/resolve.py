@@ -27,6 +27,17 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
     return {key: tree[key] for key in written}, resolver.all_faults()
 
 
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers, interpolations filled in; `hydra` left out. For a valid configuration."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items() if key != "hydra"}
+
+
+def resolved_yaml(config: DictConfig) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(resolved(config)))
+
+
 def plain_hydra(node: DictConfig) -> dict[str, Any]:
     """Hydra's node as plain containers, interpolations as written."""
     plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)

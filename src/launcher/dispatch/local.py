@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.options import TRAIN_JOB
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
@@ -53,8 +54,11 @@ class LocalDispatch:
             signals.Stop: a signal ended it; the state is durable.
             SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
-        count = 1 if join_ranks() else self.count(config)
+        started = join_ranks()
         check_ranks()
+        if not started and config.job._target_ == TRAIN_JOB and instantiate(config.job).is_complete(config):
+            return None
+        count = 1 if started else self.count(config)
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config)

@@ -1,17 +1,11 @@
 """Updates `run.json` while training, and reports what has changed since the previous attempt."""
 
-from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from launcher.config.identity import drift
+from launcher.checkpoint.changes import changes_since
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord
-
-OF_THE_ATTEMPT = ("trainer.pause_at",)
-"""Keys that say what one attempt is to do, not what the run is."""
 
 
 class RecordHook(BaseHook):
@@ -49,12 +43,3 @@ def _best(trainer: TrainerView) -> dict[str, Any] | None:
     if best is None or best.value is None:
         return None
     return {"metric": best.metric, "value": best.value, "step": best.step}
-
-
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
-    """A sentence for each difference in configuration, code and versions between a checkpoint and now."""
-    sentences: list[str] = []
-    for name, present in (("config.yaml", config), ("code.yaml", code)):
-        if (file := checkpoint / name).exists():
-            sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
-    return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]

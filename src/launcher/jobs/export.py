@@ -7,13 +7,14 @@ from omegaconf import DictConfig
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.run.files import replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
-from launcher.train.build import logger, resolved_yaml
+from launcher.train.build import logger
 
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

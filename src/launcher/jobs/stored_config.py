@@ -8,8 +8,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.messages import show
+from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
-from launcher.train.build import resolved_yaml
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Where and how the job runs: the command line decides. Everything else is the checkpoint's."""

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 # Module and distribution of what may change a run's numbers. Named only if imported: not every run uses them.
@@ -60,13 +62,19 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
     return None if commit in (None, "(initial)") else {"commit": commit, "dirty": dirty}
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, this package, and those imported libraries that may change a run's numbers."""
-    found = {"python": sys.version.split()[0]}
-    names = {"launcher": "torch-launcher", **{m: d for m, d in VERSIONED.items() if m in sys.modules}}
-    for module, distribution in names.items():
+def versions(also: Collection[str] = ()) -> dict[str, str]:
+    """Versions of Python, this package, and those libraries that may change a run's numbers: the imported ones, and
+    those in `also`."""
+    result = {"python": sys.version.split()[0]}
+    used = {module: name for module, name in VERSIONED.items() if module in sys.modules or module in also}
+    for module, name in {"launcher": "torch-launcher", **used}.items():
         try:
-            found[module] = metadata.version(distribution)
+            result[module] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # run from a bare checkout
-    return found
+            continue  # not installed; or run from a bare checkout
+    return result
+
+
+def code_state(also: Collection[str] = ()) -> dict[str, Any]:
+    """The code's commit and the libraries' versions, for the drift report of a later resume."""
+    return {"git": git_state(Path.cwd()), "versions": versions(also)}

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.config.checks import batch_fault
+from launcher.config.resolve import resolved_yaml
 from launcher.config.schema import without_own_keys
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
@@ -25,7 +26,6 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
 from launcher.run.folder import RunFolder
-from launcher.run.provenance import git_state, versions
 from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
 from launcher.strategies.base import Strategy
@@ -215,14 +215,3 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
         source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
     return hooks
-
-
-def resolved_yaml(config: DictConfig) -> str:
-    """The configuration as it is trained with, interpolations filled in; `hydra` left out."""
-    plain = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "hydra"}  # type: ignore[union-attr]
-    return OmegaConf.to_yaml(OmegaConf.create(plain))
-
-
-def code_state() -> dict[str, Any]:
-    """The code's commit and the libraries' versions, for the drift report of a later resume."""
-    return {"git": git_state(Path.cwd()), "versions": versions()}

@@ -1,0 +1,20 @@
+"""What has changed since a checkpoint was written."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launcher.config.identity import drift
+
+OF_THE_ATTEMPT = ("trainer.pause_at",)
+"""Keys that say what one attempt is to do, not what the run is."""
+
+
+def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
+    """A sentence for each difference in configuration, code and versions between a checkpoint and now."""
+    sentences: list[str] = []
+    for name, present in (("config.yaml", config), ("code.yaml", code)):
+        if (file := checkpoint / name).exists():
+            sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
+    return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]

@@ -1,0 +1,80 @@
+"""Whether a run is complete (or paused), and nothing more is asked of it. Imports no torch."""
+
+import logging
+
+from omegaconf import DictConfig
+
+from launcher.checkpoint.changes import changes_since
+from launcher.checkpoint.find import checkpoint_path, request_name
+from launcher.checkpoint.store import CheckpointStore
+from launcher.config.resolve import resolved
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.lock import held_here, refusal
+from launcher.run.logs import setup_logging
+from launcher.run.provenance import VERSIONED, code_state
+from launcher.run.record import RunRecord
+
+logger = logging.getLogger("launcher")
+
+NEWEST = ("auto", "latest", "must")
+"""Values of `run.resume` that mean the newest checkpoint."""
+
+
+def nothing_to_do(config: DictConfig) -> bool:
+    """Whether the run is complete, and nothing more is asked of it.
+
+    Raises:
+        ConfigError: another process of this machine is on it. This is before the work of building; the lock decides.
+    """
+    folder = RunFolder(config.run.dir)
+    record = RunRecord(folder) if folder.record_path.exists() else None
+    if record is not None and record.state == "completed" and not asks_for_more(config, folder, record):
+        setup_logging(None)
+        logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
+        for sentence in changes(config, folder):
+            logger.warning("Changed since it was trained: %s", sentence)
+        logger.info("To train it again as another run, use run.tag=<word>.")
+        return True
+    if record is not None and is_paused_there(config, folder, record):
+        setup_logging(None)
+        logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
+        logger.info("A later trainer.pause_at, or none, resumes it.")
+        return True
+    if held := held_here(folder):
+        raise ConfigError(refusal(folder, held))
+    return False
+
+
+def is_paused_there(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
+    """Whether a run is paused, and asked for no later step."""
+    pause_at = config.trainer.get("pause_at")
+    if record.state != "paused" or pause_at is None or str(config.run.resume) not in NEWEST:
+        return False
+    return bool(pause_at <= folder.newest_step() == record.step)
+
+
+def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
+    """Whether a completed run is asked for more steps, or to resume from a checkpoint that it was not resumed from."""
+    if config.trainer.max_steps > max(record.step, record.data["max_steps"] or 0):
+        return True
+    resume = str(config.run.resume)
+    if resume in NEWEST:
+        return False
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if resume == "never" or newest is None:
+        return True
+    branch = CheckpointStore(folder.checkpoints).branched_from()
+    return request_name(folder.checkpoints, resume) not in (newest.name, branch)
+
+
+def changes(config: DictConfig, folder: RunFolder) -> list[str]:
+    """What of configuration and code has changed since a run was completed, of all that can change its numbers."""
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if newest is None:
+        return []
+    ignored = tuple(f"{key}{end}" for key in ("run", *config.run.not_identity) for end in (".", "=", ":"))
+    sentences = changes_since(newest, resolved(config), code_state(also=VERSIONED))
+    gone = [text for text in sentences if text.endswith("is gone.")]
+    unused = [text for text in sentences if text.startswith("versions.") and text.endswith("is new.")]
+    return [text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)]
