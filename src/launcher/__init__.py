@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.hooks.records import key_average as key_average
     from launcher.hooks.records import map_nested_tensor as map_nested_tensor
     from launcher.train.composed import Trainer as Trainer
+    from launcher.train.load import load_model as load_model
     from launcher.train.trainer import BaseTrainer as BaseTrainer
     from launcher.train.trainer import LossNoneWarning as LossNoneWarning
 
@@ -32,6 +33,7 @@ _MODULES = {
     "EmaHook": "hooks.ema", "EMAHook": "hooks.ema",
     "CudaMaxMemoryHook": "hooks.memory", "FunctionHook": "hooks.functions",
     "map_nested_tensor": "hooks.records", "key_average": "hooks.records",
+    "load_model": "train.load",
 }  # fmt: skip
 __all__ = list(_MODULES)
 

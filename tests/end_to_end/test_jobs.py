@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from launcher import load_model
 from launcher.checkpoint.stored import StoredCheckpoint
 from support.runner import launch, run_folder
 
@@ -61,6 +62,10 @@ def test_export_is_the_checkpoint(outputs: Path) -> None:
     exported = load_file(run_folder(outputs) / "export" / "model.safetensors")
     stored = StoredCheckpoint(run_folder(outputs) / "checkpoints" / "latest")
     assert exported and all((tensor == stored.read(f"model/{name}")).all() for name, tensor in exported.items())
+    run = run_folder(outputs)
+    for folder in (run, run / "checkpoints" / "latest", run / "export"):
+        loaded = load_model(folder).state_dict()
+        assert loaded.keys() == exported.keys() and all((loaded[name] == exported[name]).all() for name in exported)
     half = launch(outputs, *COMMAND, "job=export", "job.dtype=bf16")
     assert half.returncode == 0, half.output
     dtypes = {tensor.dtype for tensor in load_file(run_folder(outputs) / "export" / "model.safetensors").values()}

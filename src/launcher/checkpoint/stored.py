@@ -9,8 +9,8 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.shards import ShardReader, as_bytes
 from launcher.checkpoint.tree import decode
 from launcher.errors import ConfigError
+from launcher.strategies.weights import MODEL
 
-MODEL = "model/"
 OWN = (MODEL, "optimizer/")
 """Prefixes of what a strategy stores; other tensors are those of hooks."""
 

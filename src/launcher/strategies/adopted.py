@@ -11,9 +11,9 @@ from launcher.errors import TrainingError
 from launcher.optim.precision import Precision
 from launcher.run.ranks import Ranks, rank, world_size
 from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
-from launcher.strategies.native import MODEL, NativeStrategy
+from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
-from launcher.strategies.weights import load_model_tensors, unwrap
+from launcher.strategies.weights import MODEL, load_model_tensors, unwrap
 
 
 class AdoptedStrategy(NativeStrategy):

@@ -21,9 +21,17 @@ from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapsh
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import piece_to_write, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
-from launcher.strategies.weights import EXTRA, extra_state, load_extra_state, load_model_tensors, model_tensors
+from launcher.strategies.weights import (
+    EXTRA,
+    MODEL,
+    extra_state,
+    load_extra_state,
+    load_model_tensors,
+    load_weights,
+    model_tensors,
+)
 
-MODEL, OPTIMIZER = "model/", "optimizer/"
+OPTIMIZER = "optimizer/"
 
 
 class NativeStrategy(Strategy):
@@ -191,11 +199,7 @@ class NativeStrategy(Strategy):
         load_model_tensors(self.model, saved, MODEL, strict=True)
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
-        prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-        problems = load_model_tensors(self.model, saved, prefix, strict)
-        if EXTRA in saved.meta:  # a checkpoint; other files of weights do not have it
-            problems += load_extra_state(self.model, saved.meta[EXTRA], strict)
-        return problems
+        return load_weights(self.model, saved, strict)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         weights = {}

@@ -1,8 +1,9 @@
 """A model's tensors by name, without its wrappers."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from launcher.errors import TrainingError
 from launcher.strategies.base import Saved
 from launcher.strategies.sharded import local, read_into
 
+MODEL = "model/"
+"""Prefix of a model's tensors in a checkpoint."""
 EXTRA = "_extra_state"
 NO_EXTRA_STATE = nn.Module.get_extra_state
 
@@ -146,6 +149,28 @@ def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = Tr
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
     for name in own & stored.keys():
         unwrap(model).get_submodule(name).set_extra_state(stored[name])
+    return problems
+
+
+def load_weights(
+    model: nn.Module,
+    saved: Saved,
+    strict: bool = True,
+    load_tensors: Callable[[Saved, str, bool], list[str]] | None = None,
+) -> list[str]:
+    """Load from a checkpoint, or from a file of weights alone.
+
+    Args:
+        load_tensors: called with `saved`, the prefix of the names and `strict`; None: `load_model_tensors`.
+    Returns:
+        A sentence for each tensor that is missing, left over or of another shape.
+    Raises:
+        TrainingError: `strict`, and there is one.
+    """
+    prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
+    problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
+    if EXTRA in saved.meta:  # a checkpoint; other files of weights do not have it
+        problems += load_extra_state(model, saved.meta[EXTRA], strict)
     return problems
 
 

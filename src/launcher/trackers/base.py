@@ -134,10 +134,14 @@ class Tracker(ABC):
         Raises:
             ConfigError: a library or a key is missing.
         """
-        spec = find_spec(self.library) if self.library else None
-        if self.library and (spec is None or spec.origin is None):  # no origin: a folder of that name, like wandb's own
+        if self.library:
+            self.require(key, self.library)
+
+    def require(self, key: str, library: str) -> None:
+        spec = find_spec(library)
+        if spec is None or spec.origin is None:  # no origin: a folder of that name, like wandb's own
             raise ConfigError(
-                f"{key}: {self.library} is not installed; install it with pip install 'torch-launcher[{self.extra}]'."
+                f"{key}: {library} is not installed; install it with pip install 'torch-launcher[{self.extra}]'."
             )
 
     @abstractmethod

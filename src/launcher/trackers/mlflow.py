@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from launcher.trackers.base import Line, Tracker, config_without, media, numbers
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+LOADER = "launcher.train.load"
+"""The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS, PARAMS, LENGTH = 1000, 100, 6000
 """What MLflow takes at most: metrics and parameters of a batch, characters of a value."""
 
@@ -58,6 +61,11 @@ class MlflowTracker(Tracker):
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
         self._is_reported = False
+
+    def check(self, key: str, to_sync: bool = False) -> None:
+        super().check(key, to_sync)
+        if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith("sqlite"):
+            self.require(key, "sqlalchemy")
 
     def open(self) -> int:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the follower tries again by itself
@@ -159,9 +167,18 @@ class MlflowTracker(Tracker):
         if sent.get(which) == path.resolve().name:
             return
         self._client.log_artifacts(self._id, str(path.resolve()), which)
+        self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
         if self.registered_model_name and which == self.model:
             self._register(which)
         self.run.store("mlflow", {**sent, which: path.resolve().name})
+
+    def _description(self, which: str) -> str:
+        """What makes a folder a model for `mlflow.pyfunc.load_model`."""
+        from mlflow.models.model import Model
+
+        model = Model(artifact_path=which, run_id=self._id)
+        model.add_flavor("python_function", loader_module=LOADER, python_version=platform.python_version())
+        return str(model.to_yaml())
 
     def _register(self, which: str) -> None:
         from mlflow.exceptions import MlflowException

@@ -473,11 +473,12 @@ class BaseTrainer:
         state = self.state
         state.skipped_steps += 1
         state.skipped_in_row += 1
-        self.logger.log(
-            logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # this is how a scaler finds its scale
-            "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row).",
-            self.step, self._last_losses(), state.skipped_in_row,
-        )  # fmt: skip
+        if state.skipped_in_row & (state.skipped_in_row - 1) == 0:  # the 1st, 2nd, 4th, 8th ... in a row
+            self.logger.log(
+                logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING,  # how a scaler finds its scale
+                "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row).",
+                self.step, self._last_losses(), state.skipped_in_row,
+            )  # fmt: skip
         if state.skipped_in_row > self.max_skipped_steps:
             raise TrainingError(
                 f"The gradient was not finite in {state.skipped_in_row} steps in a row (max_skipped_steps="

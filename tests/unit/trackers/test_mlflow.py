@@ -1,7 +1,9 @@
 import math
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from mlflow.tracking import MlflowClient
 
 from launcher.trackers.lines import Lines
@@ -102,6 +104,8 @@ def test_options(run, client, tmp_path, monkeypatch):
     artifacts = Path(stored.info.artifact_uri.removeprefix("file://"))
     assert artifacts.is_relative_to(tmp_path / "mlflow-artifacts" / "mine")
     assert (artifacts / "export" / "model.safetensors").read_bytes() == b"weights"
+    flavors = yaml.safe_load((artifacts / "export" / "MLmodel").read_text())["flavors"]
+    assert callable(import_module(flavors["python_function"]["loader_module"])._load_pyfunc)
     assert (artifacts / "images" / "0" / "x.png").read_bytes() == png(3, 2)
 
 

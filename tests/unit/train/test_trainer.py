@@ -163,9 +163,10 @@ def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
-def test_skips_in_a_row_are_bounded() -> None:
+def test_skips_in_a_row_are_bounded_and_seldom_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TrainingError, match="max_skipped_steps=4"):
         Toy([GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_skipped_steps=4).train()
+    assert [line.split("(")[-1] for line in caplog.messages] == ["1 in a row).", "2 in a row).", "4 in a row)."]
 
 
 def test_unknown_precision() -> None:

@@ -24,9 +24,9 @@ from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
 from launcher.strategies.deepspeed import process
 from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
-from launcher.strategies.native import MODEL, NativeStrategy
+from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.weights import EXTRA, extra_state, load_extra_state
+from launcher.strategies.weights import EXTRA, MODEL, extra_state, load_extra_state, load_weights
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
@@ -255,8 +255,7 @@ class DeepSpeedStrategy(NativeStrategy):
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
-        prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
-        return self.state.load_weights(saved, prefix, strict)
+        return load_weights(self.model, saved, strict, self.state.load_weights)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         return self.state.full_weights()
