@@ -45,13 +45,14 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     ("overrides", "message"),
     [
         (["model.num_classes=7"], "batch[1] has values from 0 to 9; model.num_classes=7 allows 0 to 6."),
+        (["model.num_classes=7", "strategy=ddp", "dispatch.nproc=2"], "of 2 failed:\njob=check: 2 faults"),
         (
             ["data=custom", "data.dataset._target_=support.faulty.NaNs"],
             "batch[0] has 3 values that are NaN or infinite",
         ),
         (["optimizer=sgd", "+optimizer.lrr=1"], "sgd takes no lrr"),
     ],
-    ids=["labels", "inputs", "key"],
+    ids=["labels", "two ranks", "inputs", "key"],
 )
 def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -> None:
     if "data=custom" in overrides:

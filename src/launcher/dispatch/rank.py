@@ -54,6 +54,7 @@ def main() -> None:
 def work(folder: Path) -> tuple[dict[str, Any], int]:
     """Do the job; returns the report and the exit code."""
     from launcher.config.explain import explain, user_traceback
+    from launcher.errors import TrainingError
 
     try:
         return {"kind": "done", "value": run(folder / JOB)}, 0
@@ -65,7 +66,8 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
         code = error.code if isinstance(error, SystemExit) else 1
         if code in (None, 0):
             return {"kind": "done", "value": None}, 0
-        return {"kind": "failed", "text": user_traceback(error)}, code if isinstance(code, int) else 1
+        text = f"{error}\n" if isinstance(error, TrainingError) else user_traceback(error)
+        return {"kind": "failed", "text": text}, code if isinstance(code, int) else 1
 
 
 def run(path: Path) -> Any:
