@@ -2,7 +2,9 @@
 
 import logging
 import os
+import random
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -59,5 +61,47 @@ def logging_as_it_was() -> Iterator[None]:
     before = [(each, each.level, list(each.handlers), each.propagate, each.disabled) for each in loggers]
     yield
     for logger, level, handlers, propagate, disabled in before:
-        logger.setLevel(level)
+        if logger.level != level:  # `setLevel` empties the caches of all loggers
+            logger.setLevel(level)
         logger.handlers[:], logger.propagate, logger.disabled = handlers, propagate, disabled
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_was() -> Iterator[None]:
+    """The same in any order of tests: environment, folder, and random numbers."""
+    environment, folder = dict(os.environ), os.getcwd()
+    random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(0)  # `torch.manual_seed` formats stacks for CUDA
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    yield
+    os.chdir(folder)
+    for name in {*environment, *os.environ} - {"PYTEST_CURRENT_TEST"}:
+        if name not in environment:
+            del os.environ[name]
+        elif os.environ.get(name) != environment[name]:
+            os.environ[name] = environment[name]
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    """Settings of torch that a run makes for its whole process."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    settings = (
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    )
+    before = [value() for value, _ in settings]
+    yield
+    for (value, change), first in zip(settings, before, strict=True):
+        if value() != first:
+            change(first)

@@ -1,24 +1,87 @@
-"""Hooks that steer a run: on two ranks, and as a command."""
+"""Hooks on two ranks, and one that ends a command."""
 
 import json
+import math
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from support.ranks import together
+import pytest
+
+from support.drive import validated
+from support.ranks import Task, together
 from support.runner import launch, record, run_folder, steps
 
+STEERED = [
+    "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
+    "hooks=[logging,checkpointing,early_stopping]", "hooks.logging.interval=1", "hooks.logging.sync=false",
+    "hooks.early_stopping.metric=train/loss", "hooks.early_stopping.patience=1",
+    "hooks.checkpointing.best_metric=train/accuracy",
+]  # fmt: skip
+VALIDATED = [
+    "data.num_val_samples=30", "hooks=[evaluation,checkpointing]", "hooks.evaluation.max_samples=17",
+    "data.batch_size=12",
+]  # fmt: skip
+MEASURED = [
+    *VALIDATED,
+    "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass, num_classes: 19}",
+    "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass, num_classes: 19}",
+]
+WATCHED = [
+    "digits", "strategy=ddp", "hooks=[checkpointing,watchdog]", "hooks.watchdog.factor=5",
+    "hooks.watchdog.min_seconds=0.5",
+]  # fmt: skip
+SIZES = (1, 2, 6)
 
-def test_two_ranks_steered_by_their_own_metrics_stay_together(tmp_path: Path) -> None:
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """All of it on two ranks at once, by name."""
+    folder = tmp_path_factory.mktemp("hooks")
+    tasks: dict[str, Task] = {
+        "steered": ("steered", {"folder": str(folder / "steered"), "overrides": STEERED}),
+        "stalled": ("stalled", {"folder": str(folder / "stalled"), "overrides": WATCHED}),
+    }
+    for size in SIZES:
+        overrides = [*VALIDATED, "strategy=ddp", f"trainer.micro_batch_size={size}"]
+        tasks[f"validated {size}"] = "validated", {"overrides": overrides}
+    if find_spec("torchmetrics"):
+        tasks["measured"] = "validated", {"overrides": [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]}
+    return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
+
+
+def test_two_ranks_steered_by_their_own_metrics_stay_together(results: dict[str, list[Any]]) -> None:
     """Each logs another train/loss (`sync=false`); a decision of each on its own would leave one waiting forever."""
-    overrides = [
-        "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
-        "hooks=[logging,checkpointing,early_stopping]", "hooks.logging.interval=1", "hooks.logging.sync=false",
-        "hooks.early_stopping.metric=train/loss", "hooks.early_stopping.patience=1",
-        "hooks.checkpointing.best_metric=train/accuracy",
-    ]  # fmt: skip
-    ((first, second),) = together(2, tmp_path, [("steered", {"folder": str(tmp_path), "overrides": overrides})])
-    assert first["losses"] != second["losses"]
-    del first["losses"], second["losses"]
+    first, second = results["steered"]
+    assert first.pop("losses") != second.pop("losses")
     assert first == second and 1 < first["step"] < 30 and "train/loss" in first["reason"]
+
+
+def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(results: dict[str, list[Any]]) -> None:
+    expected = validated([*VALIDATED, "strategy=none"])
+    for size in SIZES:
+        first, second = results[f"validated {size}"]
+        assert first == second == pytest.approx(expected, rel=1e-6)
+    smaller = validated([*VALIDATED, "strategy=none", "trainer.micro_batch_size=3"])
+    assert smaller == pytest.approx(expected, rel=1e-6)
+    more = validated([*VALIDATED, "strategy=none", "hooks.evaluation.max_samples=18"])
+    assert more != pytest.approx(expected, rel=1e-6)
+    assert expected["perplexity"] == math.exp(expected["loss"]), "of the mean over all targets, no mean over batches"
+
+
+@pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
+def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(results: dict[str, list[Any]]) -> None:
+    expected = validated([*MEASURED, "strategy=none", "trainer.micro_batch_size=6"])
+    assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
+    first, second = results["measured"]
+    assert first == second == pytest.approx(expected, rel=1e-6)
+
+
+def test_rank_0_logs_the_stacks_of_all(results: dict[str, list[Any]]) -> None:
+    first, second = results["stalled"]
+    assert any(line.startswith("Stacks of rank 1:") and "in hang_in_step_5" in line for line in first)
+    assert any("Stacks of rank 0:" in line and "Thread MainThread:" in line for line in first)
+    assert any("Stacks of rank 1:" in line and "in hang_in_step_5" in line for line in second)
 
 
 def test_skipped_updates_end_the_command_with_the_reason(tmp_path: Path) -> None:

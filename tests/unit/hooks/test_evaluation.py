@@ -1,7 +1,6 @@
 """Held-out metrics: means over samples, the same for any micro-batches and ranks."""
 
 import json
-import math
 import os
 import signal
 from pathlib import Path
@@ -12,25 +11,7 @@ import torch
 
 from launcher import CheckpointingHook, EvaluationHook, JsonlHook
 from launcher.run import signals
-from support.drive import validated
-from support.ranks import together
 from support.toy import GOOD, Recorder, Toy
-
-DATA = [
-    "data.num_val_samples=30",
-    "hooks=[evaluation,checkpointing]",
-    "hooks.evaluation.max_samples=17",
-    "data.batch_size=12",
-]
-
-
-def test_metrics_depend_on_neither_ranks_nor_micro_batches(tmp_path: Path) -> None:
-    expected = validated([*DATA, "strategy=none"])
-    tasks = [("validated", {"overrides": [*DATA, "strategy=ddp", f"trainer.micro_batch_size={n}"]}) for n in (1, 2, 6)]
-    for on_ranks in together(2, tmp_path, tasks):
-        assert on_ranks[0] == on_ranks[1] == pytest.approx(expected, rel=1e-6)
-    assert validated([*DATA, "strategy=none", "trainer.micro_batch_size=3"]) == pytest.approx(expected, rel=1e-6)
-    assert validated([*DATA, "strategy=none", "hooks.evaluation.max_samples=18"]) != pytest.approx(expected, rel=1e-6)
 
 
 def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path: Path) -> None:
@@ -105,9 +86,3 @@ def test_several_loaders_by_name(tmp_path: Path) -> None:
     val = logged.records[0][1]["val"]
     assert val["size"] == 2 and val["zeros"]["size"] == 3 and val["loss"] != val["zeros"]["loss"]
     assert "none" not in val
-
-
-def test_the_perplexity_of_a_language_model(tmp_path: Path) -> None:
-    """exp of the mean over all targets, not a mean over batches."""
-    metrics = validated([*DATA, "strategy=none"])
-    assert metrics["perplexity"] == math.exp(metrics["loss"])

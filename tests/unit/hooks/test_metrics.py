@@ -1,5 +1,6 @@
 """Metrics of torchmetrics in an evaluation: as computed over all targets at once, for any ranks and batches."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,9 @@ import torch
 from launcher import EvaluationHook
 from launcher.errors import ConfigError
 from launcher.hooks.metrics import Metrics, scores
-from support.drive import validated
-from support.ranks import together
 from support.toy import Recorder, Toy
 
-pytest.importorskip("torchmetrics")
-classification = pytest.importorskip("torchmetrics.classification")
-
-TOKENS = [
-    "data.num_val_samples=30", "hooks=[evaluation,checkpointing]", "hooks.evaluation.max_samples=17",
-    "data.batch_size=12",
-    "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass, num_classes: 19}",
-    "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass, num_classes: 19}",
-]  # fmt: skip
-
-
-def test_they_depend_on_neither_ranks_nor_batches(tmp_path: Path) -> None:
-    expected = validated([*TOKENS, "strategy=none", "trainer.micro_batch_size=6"])
-    assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
-    overrides = [*TOKENS, "strategy=ddp", "trainer.micro_batch_size=3"]
-    (results,) = together(2, tmp_path, [("validated", {"overrides": overrides})])
-    assert results[0] == results[1] == pytest.approx(expected, rel=1e-6)
+pytestmark = pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
 
 
 class Classifier(Toy):
@@ -44,7 +27,9 @@ class Classifier(Toy):
 
 def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(tmp_path: Path) -> None:
     logged, batches = Recorder(), [torch.rand(5, 2), torch.rand(2, 2)]
-    metric = classification.BinaryAUROC()
+    from torchmetrics.classification import BinaryAUROC
+
+    metric = BinaryAUROC()
     trainer = Classifier([EvaluationHook(1, lambda: batches, metrics={"auc": metric}), logged], 2, tmp_path)
     trainer.train()
     values = [records["val"]["auc"] for _, records in logged.records]
@@ -52,11 +37,13 @@ def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(t
     trainer.model.eval()
     with torch.no_grad():
         logits = torch.cat([trainer.model(batch).squeeze(-1) for batch in batches])
-    expected = classification.BinaryAUROC()(logits.sigmoid(), torch.cat([(b.sum(-1) > 1).long() for b in batches]))
+    expected = BinaryAUROC()(logits.sigmoid(), torch.cat([(b.sum(-1) > 1).long() for b in batches]))
     assert values[-1] == pytest.approx(float(expected)), "each evaluation starts from nothing"
 
 
 def test_what_cannot_be_computed_is_a_sentence(tmp_path: Path) -> None:
+    from torchmetrics import classification
+
     hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"auc": classification.BinaryAUROC()})
     with pytest.raises(ConfigError, match="metrics: Sequential returns no `logits` and `targets` in evaluation"):
         Toy([hook], 1, tmp_path).train()

@@ -10,7 +10,6 @@ from launcher import FunctionHook
 from launcher.hooks.watchdog import WatchdogHook
 from support import python
 from support.paths import TESTS
-from support.ranks import together
 from support.toy import Toy
 
 STALL = """
@@ -49,14 +48,3 @@ def test_abort_ends_the_process_with_the_place(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Step 5 has taken" in done.stderr and "in hang_here" in done.stderr
     assert "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid." in done.stderr
-
-
-def test_rank_0_logs_the_stacks_of_all(tmp_path: Path) -> None:
-    overrides = [
-        "digits", "strategy=ddp", "hooks=[checkpointing,watchdog]", "hooks.watchdog.factor=5",
-        "hooks.watchdog.min_seconds=0.5",
-    ]  # fmt: skip
-    ((first, second),) = together(2, tmp_path, [("stalled", {"folder": str(tmp_path), "overrides": overrides})])
-    assert any(line.startswith("Stacks of rank 1:") and "in hang_in_step_5" in line for line in first)
-    assert any("Stacks of rank 0:" in line and "Thread MainThread:" in line for line in first)
-    assert any("Stacks of rank 1:" in line and "in hang_in_step_5" in line for line in second)

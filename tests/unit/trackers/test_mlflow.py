@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from mlflow.tracking import MlflowClient
 
 from launcher.trackers.lines import Lines
 from launcher.trackers.mlflow import MlflowTracker, clean
@@ -32,6 +31,8 @@ def run(tmp_path: Path):
 
 @pytest.fixture
 def client(run, tmp_path):
+    from mlflow.tracking import MlflowClient  # takes seconds
+
     return MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
 
 
@@ -47,7 +48,7 @@ def mirror(run: WrittenRun, state: str, **options) -> None:
     tracker.close(state)
 
 
-def only_run(client: MlflowClient, experiment: str = "launcher"):
+def only_run(client, experiment: str = "launcher"):
     (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
     return run
 
