@@ -61,6 +61,9 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
     """Print an error as its sentences, or as a traceback; the exit code."""
     if isinstance(error, TrainingError):
         return 1  # the job has reported it, and it needs no traceback
+    if isinstance(error, OSError) and error.filename and not (_task_started or os.path.lexists(error.filename)):
+        report([f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another folder."])
+        return BAD_COMMAND
     sentences = explain(error, arguments)
     report(sentences or [user_traceback(error).rstrip()])
     return BAD_COMMAND if sentences else 1
@@ -129,6 +132,8 @@ def task(config: DictConfig) -> Any:
         refused = SystemExit(BAD_COMMAND)
         refused.add_note(sentences[0])  # for the table of a sweep
         raise refused from None
+    if config.dispatch.get("dry_run"):
+        _remove_empty(folder.path)
     return result if config.job._target_ != TRAIN_JOB else _returned(config, result)
 
 

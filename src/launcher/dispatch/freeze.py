@@ -16,7 +16,7 @@ from launcher.config.resolve import plain_hydra
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import slurm_job_id
-from launcher.slurm.submission import freeze, why_skipped, write_job_notes
+from launcher.slurm.submission import JobNote, freeze, why_skipped
 
 
 def main() -> int:
@@ -52,9 +52,8 @@ def prepare(overrides: list[str]) -> Path | None:
     if taken is not None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None
-    freeze(plain, plain_hydra(config.hydra))
-    if (job := slurm_job_id()) is not None:
-        write_job_notes([folder], job, False, Path(os.environ.get("SLURM_SUBMIT_DIR", ".")))
+    job = slurm_job_id()
+    freeze(plain, plain_hydra(config.hydra), None if job is None else JobNote(script="", job_id=job))
     return folder.path
 
 

@@ -1,9 +1,13 @@
 """dispatch=slurm: freeze the configuration, submit, and return; or wait for the results."""
 
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,9 +17,12 @@ from omegaconf import DictConfig
 from launcher.config.resolve import plain_hydra, resolve
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
 from launcher.errors import ConfigError
+from launcher.run import signals
 from launcher.run.folder import RunFolder
+from launcher.run.record import iso
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.sbatch import Script, findings, import_submitit, seconds
+from launcher.slurm.submission import JobNote
 from launcher.types import NonNegativeInt, PositiveInt
 
 WRITERS = 8
@@ -185,41 +192,66 @@ class SlurmDispatch:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside a job."
             )
+        if self.dry_run:
+            self._look_up(runs)
+            self._show([run for run in runs if run.skipped is None] or runs)
+            return [result(run, JobStatus.COMPLETED, None) for run in runs]
+        before = signals.install()
+        try:
+            with ExitStack() as locks:
+                for outputs in sorted({run.outputs for run in runs}):
+                    locks.enter_context(submission.one_at_a_time(outputs))
+                self._look_up(runs)
+                due = [run for run in runs if run.skipped is None]
+                if due:
+                    self._hand_over(due)
+            report(runs, due)
+            if self.wait:
+                from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
+
+                return wait_for(runs)
+            signals.check()
+        finally:
+            signals.restore(before)
+        return [result(run, JobStatus.COMPLETED, None) for run in runs]
+
+    def _look_up(self, runs: list[SubmittedRun]) -> None:
+        """Note which runs are completed, running or queued."""
         queue = scheduler.queue()
         if queue is None:
             raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
         for run in runs:
             run.skipped = submission.why_skipped(run.folder, queue)
-            if run.skipped is not None:
-                run.job_id = submission.job_note(run.folder).get("job_id")
-        due = [run for run in runs if run.skipped is None]
-        if self.dry_run:
-            self._show(due or runs)
-            return [result(run, JobStatus.COMPLETED, None) for run in runs]
-        if due:
-            self._hand_over(due)
-        report(runs, due)
-        if not self.wait:
-            return [result(run, JobStatus.COMPLETED, None) for run in runs]
-        from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
-
-        return wait_for(runs)
 
     def _hand_over(self, due: list[SubmittedRun]) -> None:
+        """Submit the arrays, one after the other. A signal ends it between two of them."""
         folder = submission.new_submission(due[0].outputs)
-        with submission.rolled_back_on_refusal([run.folder for run in due], folder) as settled:
+        try:
             script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
-            with ThreadPoolExecutor(WRITERS) as pool:  # a shared file system is slow for each
-                list(pool.map(lambda run: submission.freeze(run.config, run.hydra), due))
             for part, chunk in enumerate(self._chunks(due)):
-                folders = [run.folder for run in chunk]
-                path = submission.write_runs(folder, folders, part)
-                count = len(chunk) if len(due) > 1 else None
-                job, text = script.submit(folder, path, count, self._share(len(chunk), len(due)))
-                settled += folders
-                job_ids = submission.write_job_notes(folders, job, len(due) > 1, text)
-                for run, job_id in zip(chunk, job_ids, strict=True):
-                    run.job_id = job_id
+                signals.check()
+                self._submit_array(script, chunk, folder / f"job-{part}.sh", len(due))
+        except BaseException:
+            submitted = [run for run in due if run.job_id is not None]
+            if submitted:
+                report(submitted, submitted)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _submit_array(self, script: Script, chunk: list[SubmittedRun], path: Path, total: int) -> None:
+        folders = [run.folder for run in chunk]
+        count = len(chunk) if total > 1 else None
+        text = script.text(path, count, self._share(len(chunk), total))
+        now = iso(time.time())
+        notes = [JobNote(str(path), None if count is None else index, now) for index in range(len(chunk))]
+        with submission.undone_on_failure(folders, path):
+            submission.write_script(path, text, folders)
+            _in_threads(lambda run, note: submission.freeze(run.config, run.hydra, note), chunk, notes)
+            job = submission.hand_over(path)
+        for run, note in zip(chunk, notes, strict=True):
+            run.job_id = note.job_id = job if note.task is None else f"{job}_{note.task}"
+        _in_threads(JobNote.write, notes, folders)
 
     def _chunks(self, due: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
         """The index of an array must be below MaxArraySize."""
@@ -249,9 +281,15 @@ class SlurmDispatch:
         script = self._script(runs[0], [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
         count = min(len(runs), 1000) if len(runs) > 1 else None
-        text = script.text(folder, folder / submission.RUNS, count, self._share(len(runs), len(runs)))
+        text = script.text(folder / "job-0.sh", count, self._share(len(runs), len(runs)))
         print(text, flush=True)
         newest = runs[0].folder.checkpoints / "latest"
         size = sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None
         problems = [f"! {sentence}" for sentence in findings(script, text, size)]
         print("\n".join(problems or ["# No problems found."]), flush=True)
+
+
+def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
+    """Call `write` for each run: a shared file system is slow for each."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(write, *arguments))

@@ -1,4 +1,4 @@
-"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER`."""
+"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`."""
 
 import os
 import sys
@@ -20,6 +20,9 @@ def main() -> int:
     from launcher.run.folder import RunFolder
 
     folder = RunFolder(Path(sys.argv[1]))
+    if is_superseded(folder, *sys.argv[2:]):
+        print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
+        return 0
     try:
         work(folder)
         return 0
@@ -35,6 +38,15 @@ def main() -> int:
         return 2 if sentences else 1
     finally:
         signals.ignore()
+
+
+def is_superseded(folder: Any, script: str | None = None) -> bool:
+    """Whether the run belongs to a job of another script: its submission was killed, and repeated before SLURM had
+    accepted the job."""
+    from launcher.slurm.submission import JobNote
+
+    note = JobNote.read(folder)
+    return script is not None and (note is None or note.script != script)
 
 
 def work(folder: Any) -> Any:

@@ -61,7 +61,7 @@ def _is_open(run: SubmittedRun, stored: find.StoredRun, queue: Queue, missing: d
     failed (NODE_FAIL) may be about to return to the queue."""
     if stored.state == "completed":
         return False
-    if queue is None or (run.job_id in queue):
+    if queue is None or stored.job is not None:
         missing[run.label] = 0
         return True
     missing[run.label] = missing.get(run.label, 0) + 1

@@ -21,7 +21,7 @@ from launcher.run.record import read_record
 from launcher.runs.format import seconds_of
 from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
-from launcher.slurm.submission import job_note
+from launcher.slurm.submission import JobNote
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -73,16 +73,31 @@ class StoredRun:
         state = str(self.record.get("state") or "new")
         if state == "running" and not is_held(self.folder):
             return "queued" if self.job is not None and self.job.is_pending else "stale"
-        if state == "queued" and self.job is None and self.queue_known:
+        if state == "queued" and self.job is None and (self.queue_known or self.note is None):
             return "stale"
         return state
+
+    @cached_property
+    def note(self) -> JobNote | None:
+        """Its newest submission."""
+        return JobNote.read(self.folder)
+
+    @property
+    def had_job(self) -> bool:
+        return self.note is not None or self.last_job_id is not None
+
+    @property
+    def last_job_id(self) -> str | None:
+        """The SLURM job of its newest attempt."""
+        last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
+        return str(last) if last else None
 
     @property
     def job_id(self) -> str | None:
         """The run's newest SLURM job."""
-        last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
-        newest = job_note(self.folder).get("job_id") or last
-        return str(newest) if newest else None
+        if self.job is not None:
+            return self.job.id
+        return (self.note.job_id if self.note is not None else None) or self.last_job_id
 
     @property
     def waits_for(self) -> str | None:
@@ -186,15 +201,19 @@ class StoredRun:
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
     """Give each run its job in SLURM's queue (see `scheduler.queue`); None: the queue is not known."""
-    for run in runs if jobs is not None else ():
+    if jobs is None:
+        return
+    for run in runs:
         run.queue_known = True
-        run.job = (jobs or {}).get(run.job_id or "")
+        run.job = jobs.get(run.last_job_id or "")
+        if run.note is not None:
+            run.job = run.note.find_in(jobs) or run.job
         run.__dict__.pop("state", None)
 
 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
     """One call of squeue for all runs; none where no run has a job that could be in the queue."""
-    open_runs = [run for run in runs if run.record.get("state") != "completed" and run.job_id]
+    open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
         join_queue(open_runs, queue())
 

@@ -79,7 +79,7 @@ class RunWatch:
             return True
         if run.state == "running":
             return False
-        if run.job_id and time.monotonic() - self._asked > self.pause:
+        if run.had_job and time.monotonic() - self._asked > self.pause:
             ask_queue([run])
             self._asked, self._in_queue = time.monotonic(), run.job is not None
         return not self._in_queue

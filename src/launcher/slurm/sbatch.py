@@ -18,6 +18,11 @@ DISK_SPEED = 200e6
 """Bytes per second: assumed speed of a save to a shared file system."""
 
 
+def runs_path(script: Path) -> Path:
+    """The file from which a script reads its runs."""
+    return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
+
+
 @dataclass
 class Script:
     """The parts of a script; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
@@ -31,7 +36,7 @@ class Script:
     setup: list[str] = field(default_factory=list)
     python: str = sys.executable
 
-    def command(self, runs: Path) -> str:
+    def command(self, path: Path) -> str:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
         Between Python's start and the first handler a signal would kill a task. So it starts with signals ignored, and
@@ -42,32 +47,16 @@ class Script:
         srun = shlex.join(["srun", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
         return "\n".join(
             [
-                f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs))})',
+                f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs_path(path)))})',
                 "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
-                f'exec {srun} "$run"',
+                f'exec {srun} "$run" {shlex.quote(str(path))}',
             ]
         )
 
-    def text(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> str:
-        """The complete script; `count` tasks make an array, None makes a plain job."""
-        return self._executor(folder, count, parallelism)._make_submission_file_text(self.command(runs), "")
-
-    def submit(self, folder: Path, runs: Path, count: int | None, parallelism: int | None) -> tuple[str, Path]:
-        """Submit it; returns the job's id and the script's path.
-
-        Raises:
-            ConfigError: sbatch refused it; with sbatch's message.
-        """
-        executor = self._executor(folder, count, parallelism)
-        try:
-            with scheduler.clean_environment():
-                job = executor._submit_command(self.command(runs))
-        except Exception as error:
-            if "sbatch" not in str(error).lower():
-                raise
-            raise ConfigError(f"dispatch=slurm: {_sbatch_message(error)}; see dispatch.dry_run=true.") from None
-        return job.job_id, Path(job.paths.submission_file)
+    def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
+        """The complete script to be written at `path`; `count` tasks make an array, None makes a plain job."""
+        return self._executor(path.parent, count, parallelism)._make_submission_file_text(self.command(path), "")
 
     def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
         submitit = import_submitit()
@@ -102,13 +91,6 @@ def import_submitit() -> Any:
             "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use dispatch=local."
         )
     return submitit
-
-
-def _sbatch_message(error: Exception) -> str:
-    """The message of sbatch in an exception of submitit."""
-    match = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
-    text = match[0].replace("sbatch: error:", "") if match else str(error)
-    return " ".join(text.split())[:400].rstrip(".")
 
 
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")

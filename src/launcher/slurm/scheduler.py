@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from launcher.run import signals
 
 TIMEOUT = 20.0
 """Seconds per call; SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
+SUBMISSION_TIMEOUT = 60.0
+"""Seconds that sbatch may take: it waits for a busy controller."""
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
 """Variables that change what SLURM's commands list or how they print it: a filter would hide jobs from us."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -40,6 +43,14 @@ class QueuedJob:
     state: str
     reason: str
     nodes: str
+    script: str = ""
+    """The path that sbatch was called with."""
+
+    @property
+    def task(self) -> int | None:
+        """The index in its array."""
+        index = self.id.partition("_")[2]
+        return int(index) if index.isdecimal() else None
 
     @property
     def is_pending(self) -> bool:
@@ -97,6 +108,16 @@ def parse_job(text: str) -> JobInfo:
     )
 
 
+def submit(script: Path) -> str:
+    """Submit a script; returns the job's id.
+
+    Raises:
+        SchedulerError: SLURM refused it, or did not answer: then it may have the job all the same.
+    """
+    with clean_environment():
+        return call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT).strip().partition(";")[0]
+
+
 def requeue(job: str) -> None:
     """Requeue a job under its own id; SLURM ends a running one first.
 
@@ -125,10 +146,10 @@ def queue() -> dict[str, QueuedJob] | None:
     if shutil.which("squeue") is None:
         return None
     try:
-        lines = call(["squeue", "--noheader", "--array", "--me", "--format=%i|%T|%r|%N"]).splitlines()
+        lines = call(["squeue", "--noheader", "--array", "--me", "--format=%i|%T|%r|%N|%o"]).splitlines()
     except SchedulerError:
         return None
-    jobs = (QueuedJob(*line.strip().split("|", 3)) for line in lines if line.count("|") >= 3)
+    jobs = (QueuedJob(*line.strip().split("|", 4)) for line in lines if line.count("|") >= 4)
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
 
 

@@ -1,18 +1,25 @@
 """The files of a submission: each run's frozen configuration, and the list that tells a SLURM job its run.
 
 <run folder>/submission.json        the resolved configuration and Hydra's node; the job reads nothing else
-<run folder>/slurm.json             the job's id, once sbatch has returned it
-<outputs>/.slurm/<submission>/      script, runs.txt (a run folder per task of the array), snapshot of the code
+<run folder>/slurm.json             the job of the run: its script, and its id once sbatch has returned it
+<outputs>/.slurm/<submission>/      job-0.sh and runs-0.txt of each array (a run folder per task), snapshot of the code
+<outputs>/.slurm/run.lock           exists while a command submits
+
+slurm.json is written before sbatch is called, and the id is added after it. SLURM's queue lists each job with its
+script, so the jobs of a command that was killed in between are found. A job leaves if its run's slurm.json names
+another script.
 """
 
 import json
-import logging
 import os
+import re
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +27,99 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.errors import ConfigError
+from launcher.run import signals
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
-from launcher.run.lock import is_held
-from launcher.run.record import RunRecord, iso
-from launcher.slurm.scheduler import QueuedJob
+from launcher.run.lock import RunLock, is_held, read_holder
+from launcher.run.record import RunRecord
+from launcher.slurm import scheduler
+from launcher.slurm.sbatch import runs_path
+from launcher.slurm.scheduler import QueuedJob, SchedulerError
 
-FROZEN, JOB_NOTE, RUNS = "submission.json", "slurm.json", "runs.txt"
+FROZEN, JOB_NOTE = "submission.json", "slurm.json"
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
-logger = logging.getLogger("launcher")
+
+@contextmanager
+def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
+    """Hold the lock over the look at SLURM's queue and the submission: the second of two commands sees the jobs of the
+    first. The lock of a killed command is taken over.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+        signals.Stop: a signal came while another command submitted.
+    """
+    outputs = outputs.absolute()
+    existing = {path for path in (outputs, *outputs.parents) if path.exists()}
+    lock = RunLock(RunFolder(outputs / ".slurm"))
+    is_reported, vanished = False, 0
+    while lock.holder is None:
+        try:
+            lock.acquire()
+        except ConfigError as error:
+            vanished += isinstance(error.__cause__, FileNotFoundError)  # another command may remove the empty folder
+            if not isinstance(error.__cause__, FileNotFoundError | None) or vanished > 10:
+                raise
+            holder = read_holder(lock.path)
+            if holder is not None and not is_reported:
+                print(f"Waiting for {holder}, which is submitting runs.", file=sys.stderr, flush=True)
+                is_reported = True
+            signals.check()
+            time.sleep(pause)
+    try:
+        yield
+    finally:
+        lock.release()
+        _remove_empty(*(path for path in (lock.path.parent, outputs, *outputs.parents) if path not in existing))
 
 
-def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunFolder:
+@dataclass
+class JobNote:
+    """`slurm.json`: a run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job,
+    `job_id` is known after that."""
+
+    script: str
+    task: int | None = None
+    submitted: str | None = None
+    job_id: str | None = None
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> "JobNote | None":
+        """None: the run was not submitted."""
+        try:
+            note = json.loads((folder.path / JOB_NOTE).read_bytes())
+            return cls(**{field.name: note.get(field.name) for field in fields(cls)})
+        except (OSError, ValueError, AttributeError):
+            return None
+
+    def write(self, folder: RunFolder) -> None:
+        replace_file(folder.path / JOB_NOTE, json.dumps(asdict(self)).encode() + b"\n")
+
+    def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
+        """Its job, if that has not ended."""
+        if self.job_id is not None:
+            return queue.get(self.job_id)
+        jobs = (job for job in queue.values() if (job.script, job.task) == (self.script, self.task))
+        return next(jobs, None)
+
+
+def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: JobNote | None) -> RunFolder:
     """Write what a job reads into its run's folder, and `queued` into run.json. It takes about 3 ms per run, without
     torch.
 
     Args:
         config: resolved, as plain containers (see `schema.validate`).
         hydra: Hydra's node as plain containers, interpolations unresolved.
+        note: its job; None: a script started it without SLURM.
     Raises:
         OSError: the folder cannot be written.
     """
     folder = RunFolder(config["run"]["dir"])
     folder.create()
-    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra}, default=str).encode())
     folder.hydra.mkdir(exist_ok=True)
+    if note is not None:
+        note.write(folder)  # first: a run that is `queued` has a job, or had one
+    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra}, default=str).encode())
     _dump(folder.hydra / "config.yaml", config)
     if hydra is not None:
         _dump(folder.hydra / "overrides.yaml", hydra["overrides"]["task"])
@@ -89,27 +163,32 @@ def why_skipped(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None
             return "already completed"
         if is_held(folder):
             return "running"
-    job = queue.get(job_note(folder).get("job_id", ""))
+    note = JobNote.read(folder)
+    job = None if note is None else note.find_in(queue)
     return None if job is None else f"in the queue as job {job.id} ({job.state.lower()})"
 
 
-def job_note(folder: RunFolder) -> dict[str, Any]:
-    """A run's newest SLURM job: `job_id`, `submitted`, `script`; empty if it had none."""
+def hand_over(script: Path) -> str:
+    """Submit a script; returns the job's id.
+
+    Raises:
+        ConfigError: SLURM does not have the job; with sbatch's message.
+    """
     try:
-        note = json.loads((folder.path / JOB_NOTE).read_bytes())
-        return note if isinstance(note, dict) else {}
-    except (OSError, ValueError):
-        return {}
+        return scheduler.submit(script)
+    except SchedulerError as error:
+        queue = scheduler.queue() or {}  # it may have accepted the job, and lost its answer
+        job = next((job for job in queue.values() if job.script == str(script)), None)
+        if job is not None:
+            return job.id.partition("_")[0]
+        raise ConfigError(f"dispatch=slurm: {sbatch_message(error)}; see dispatch.dry_run=true.") from None
 
 
-def write_job_notes(folders: Sequence[RunFolder], job: str, is_array: bool, script: Path) -> list[str]:
-    """Write its job into each run's folder; returns the ids in the same order."""
-    ids = [f"{job}_{index}" if is_array else job for index in range(len(folders))]
-    now = iso(time.time())
-    for folder, job_id in zip(folders, ids, strict=True):
-        text = json.dumps({"job_id": job_id, "submitted": now, "script": str(script)})
-        replace_file(folder.path / JOB_NOTE, text.encode() + b"\n")
-    return ids
+def sbatch_message(error: Exception) -> str:
+    """The message of sbatch in an error."""
+    match = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
+    text = match[0].replace("sbatch: error:", "") if match else str(error)
+    return " ".join(text.split())[:400].rstrip(".")
 
 
 def new_submission(outputs: Path) -> Path:
@@ -121,32 +200,37 @@ def new_submission(outputs: Path) -> Path:
 
 
 @contextmanager
-def rolled_back_on_refusal(folders: Sequence[RunFolder], submission: Path) -> Iterator[list[RunFolder]]:
-    """Remove what was written for a submission if SLURM refuses it. Folders that the caller adds to the yielded list
-    are kept: they are submitted."""
-    before = {folder: _record(folder) for folder in folders}
-    settled: list[RunFolder] = []
+def undone_on_failure(folders: Sequence[RunFolder], script: Path) -> Iterator[None]:
+    """Restore what was there before an array if it is not submitted."""
+    before = {folder: _files(folder) for folder in folders}
     try:
-        yield settled
-    except ConfigError:
-        for folder in (folder for folder in folders if folder not in settled):
-            record = before[folder]
-            if record is None:
-                shutil.rmtree(folder.path, ignore_errors=True)
-                _remove_empty(folder.path.parent)
-            elif record:
-                replace_file(folder.record_path, record)
-        if not settled:
-            shutil.rmtree(submission, ignore_errors=True)
-            _remove_empty(submission.parent)
+        yield
+    except BaseException:
+        for folder in folders:
+            _restore(folder, before[folder])
+        for path in (script, runs_path(script)):
+            path.unlink(missing_ok=True)
         raise
 
 
-def _record(folder: RunFolder) -> bytes | None:
-    """The bytes of run.json; None if the folder is empty."""
-    if folder.record_path.exists():
-        return folder.record_path.read_bytes()
-    return b"" if folder.path.is_dir() and any(folder.path.iterdir()) else None
+def _files(folder: RunFolder) -> dict[Path, bytes | None] | None:
+    """The bytes of what `freeze` writes; None if the folder is empty."""
+    if not folder.path.is_dir() or not any(folder.path.iterdir()):
+        return None
+    names = (JOB_NOTE, FROZEN, *(f".hydra/{name}.yaml" for name in ("config", "overrides", "hydra")))
+    paths = [folder.record_path, *(folder.path / name for name in names)]
+    return {path: path.read_bytes() if path.exists() else None for path in paths}
+
+
+def _restore(folder: RunFolder, files: dict[Path, bytes | None] | None) -> None:
+    if files is None:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        _remove_empty(folder.path.parent)
+    for path, data in (files or {}).items():
+        if data is None:
+            path.unlink(missing_ok=True)
+        elif path.read_bytes() != data:
+            replace_file(path, data)
 
 
 def _remove_empty(*paths: Path) -> None:
@@ -157,8 +241,8 @@ def _remove_empty(*paths: Path) -> None:
             return
 
 
-def write_runs(folder: Path, runs: Sequence[RunFolder], part: int) -> Path:
-    """List the run folders of an array, in the order of its tasks."""
-    path = folder / (RUNS if part == 0 else f"runs-{part}.txt")
-    path.write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
-    return path
+def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
+    """Write a job's script, and the run folders in the order of the array's tasks."""
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(text)
+    runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))

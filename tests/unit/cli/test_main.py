@@ -127,6 +127,7 @@ BAD = {
     "hydra.searchpath=[no/such] seed=x": "hydra.searchpath=no/such: there is no such folder.",
     "epochs=3": "epochs=3: no key epochs; did you mean trainer.max_epochs=3?",
     "optimizer.betas=0.9": "e.g. optimizer.betas=[0.9,0.999].",
+    "paths.outputs=/proc/no/x": "paths.outputs: /proc",  # cannot be created, even by root
 }
 
 

@@ -1,6 +1,8 @@
 """What a submission writes, and what it takes back."""
 
 import json
+import threading
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,18 +10,18 @@ import yaml
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
+from launcher.run.lock import Holder
 from launcher.run.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (
+    JobNote,
     freeze,
     frozen,
-    job_note,
     load_frozen,
-    new_submission,
-    rolled_back_on_refusal,
+    one_at_a_time,
+    undone_on_failure,
     why_skipped,
-    write_job_notes,
-    write_runs,
+    write_script,
 )
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
@@ -31,7 +33,7 @@ def config(path: Path) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return freeze(config(tmp_path / "outputs" / "gpt" / "1a2b"), HYDRA)
+    return freeze(config(tmp_path / "outputs" / "gpt" / "1a2b"), HYDRA, JobNote("/s/job-0.sh", 0))
 
 
 def test_a_frozen_configuration_is_read_back(folder):
@@ -42,11 +44,14 @@ def test_a_frozen_configuration_is_read_back(folder):
     assert RunRecord(folder).state == "queued"
 
 
-def test_why_a_run_is_not_submitted(folder):
+@pytest.mark.parametrize("job_id", [None, "12_0"])
+def test_why_a_run_is_not_submitted(folder, job_id):
     assert why_skipped(folder, {}) is None
-    assert write_job_notes([folder], "12", is_array=True, script=Path("/s")) == ["12_0"]
-    assert job_note(folder)["job_id"] == "12_0"
-    queue = {"12_0": QueuedJob("12_0", "PENDING", "Priority", "")}
+    JobNote("/s/job-0.sh", 0, job_id=job_id).write(folder)  # without an id: the command was killed during sbatch
+    others = [QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"), QueuedJob("13", "RUNNING", "", "", "/s")]
+    queue = {job.id: job for job in others}
+    assert why_skipped(folder, queue) is None
+    queue["12_0"] = QueuedJob("12_0", "PENDING", "Priority", "", "/s/job-0.sh")
     assert why_skipped(folder, queue) == "in the queue as job 12_0 (pending)"
     record = RunRecord(folder)
     record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
@@ -57,38 +62,72 @@ def test_why_a_run_is_not_submitted(folder):
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
 def test_a_damaged_job_note_is_none(folder, text):
     (folder.path / "slurm.json").write_text(text)
-    assert job_note(folder) == {}
+    assert JobNote.read(folder) is None
 
 
-def test_a_refused_submission_leaves_nothing(tmp_path):
-    outputs = tmp_path / "outputs"
-    path = outputs / "gpt" / "1a2b"
-    submission = new_submission(outputs)
-    with pytest.raises(ConfigError), rolled_back_on_refusal([RunFolder(path)], submission):
-        freeze(config(path), HYDRA)
-        raise ConfigError("SLURM refused it.")
-    assert list(outputs.iterdir()) == []
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_refused_submission_restores_what_was_there(folder, tmp_path):
+@pytest.mark.parametrize("error", [ConfigError("SLURM refused it."), OSError("disk full"), SystemExit(143)])
+def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     record = RunRecord(folder)
     record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
     record.end_attempt("failed", end_step=1, exit_code=1)
-    before = folder.record_path.read_bytes()
-    accepted, refused = RunFolder(tmp_path / "outputs" / "gpt" / "3c4d"), folder
-    submission = new_submission(tmp_path / "outputs")
-    with pytest.raises(ConfigError), rolled_back_on_refusal([accepted, refused], submission) as settled:
-        freeze(config(accepted.path), HYDRA)
-        settled.append(accepted)
-        freeze(config(refused.path), HYDRA)
-        raise ConfigError("SLURM refused the second array.")
-    assert refused.record_path.read_bytes() == before
-    assert RunRecord(accepted).state == "queued" and submission.is_dir()
+    before = snapshot(tmp_path)
+    fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")
+    script = tmp_path / "outputs" / ".slurm" / "1" / "job-0.sh"
+    with pytest.raises(type(error)), undone_on_failure([folder, fresh], script):
+        write_script(script, "#!/bin/bash", [folder, fresh])
+        for run in (folder, fresh):
+            freeze({**config(run.path), "seed": 2}, None, JobNote(str(script)))
+        raise error
+    assert snapshot(tmp_path) == before
+    assert not fresh.path.parent.exists()
 
 
 def test_an_array_lists_its_runs_in_order(folder, tmp_path):
     others = [RunFolder(tmp_path / name) for name in ("b", "a")]
-    first, second = (write_runs(tmp_path, runs, part) for part, runs in enumerate(([folder], others)))
-    assert first.name == "runs.txt" and second.name == "runs-1.txt"
-    assert second.read_text().splitlines() == [str(tmp_path / "b"), str(tmp_path / "a")]
-    assert json.loads((folder.path / "submission.json").read_text())["config"]["seed"] == 1
+    for part, runs in enumerate(([folder], others)):
+        write_script(tmp_path / f"job-{part}.sh", "#!/bin/bash", runs)
+    assert (tmp_path / "runs-0.txt").read_text().splitlines() == [str(folder.path)]
+    assert (tmp_path / "runs-1.txt").read_text().splitlines() == [str(tmp_path / "b"), str(tmp_path / "a")]
+
+
+def test_one_command_at_a_time_submits(tmp_path):
+    outputs, order = tmp_path / "new" / "outputs", []
+    entered = threading.Event()
+
+    def second() -> None:
+        entered.wait()
+        with one_at_a_time(outputs, pause=0.01):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with one_at_a_time(outputs):
+        thread.start()
+        entered.set()
+        thread.join(timeout=0.3)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert not list(outputs.glob(".slurm/*"))
+    with one_at_a_time(tmp_path / "other" / "outputs"):
+        pass
+    assert not (tmp_path / "other").exists()  # it leaves no folder of its own
+
+
+def test_the_lock_of_a_killed_command_is_taken_over(tmp_path):
+    (tmp_path / ".slurm").mkdir()
+    lock = tmp_path / ".slurm" / "run.lock"
+    lock.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
+    with one_at_a_time(tmp_path):
+        assert lock.exists()
+    assert not lock.exists()
+
+
+def test_outputs_that_cannot_be_written_are_refused(tmp_path):
+    (tmp_path / "outputs").write_text("a file")
+    sentence = r"cannot be written \(Not a directory\).*paths\.outputs=DIR"
+    with pytest.raises(ConfigError, match=sentence), one_at_a_time(tmp_path / "outputs"):
+        raise AssertionError

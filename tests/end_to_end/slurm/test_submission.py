@@ -1,0 +1,141 @@
+"""What disturbs `dispatch=slurm` while it submits: signals, a second command, SLURM's refusal."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, states, wait_for
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
+HELD = "+dispatch.sbatch.hold=true"
+SLOW_SBATCH = """#!/bin/bash
+echo $$ >>{folder}/called
+{refusal}
+until [[ -e {folder}/go ]]; do sleep 0.1; done
+exec {real} "$@"
+"""
+
+
+class Sbatch:
+    """An `sbatch` that waits for `go` before it calls the real one, and refuses its n-th call."""
+
+    def __init__(self, lab, folder, refused=None):
+        self.lab, self.folder = lab, folder
+        folder.mkdir()
+        real = lab.run("bash", "-c", "command -v sbatch").strip()
+        refusal = f'(( $(wc -l <{folder}/called) != {refused} )) || {{ echo "sbatch: error: too many" >&2; exit 1; }}'
+        text = SLOW_SBATCH.format(folder=folder, real=real, refusal=refusal if refused else "")
+        (folder / "sbatch").write_text(text)
+        (folder / "sbatch").chmod(0o755)
+
+    def start(self, *words):
+        environment = self.lab.environment
+        environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
+        command = [sys.executable, "-m", "launcher", *words]
+        return subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def wait_for_calls(self, count=1):
+        called = self.folder / "called"
+        wait_for(lambda: called.exists() and called.read_text().count("\n") >= count, "sbatch to be called")
+
+    def go(self):
+        (self.folder / "go").touch()
+
+
+def jobs(lab, outputs):
+    """The jobs in SLURM's queue that were submitted from a folder of outputs."""
+    lines = lab.run("squeue", "--noheader", "--format=%i|%o").splitlines()
+    return [line.partition("|")[0].strip() for line in lines if f"|{outputs}/" in line]
+
+
+def verb(lab, name, outputs, *words):
+    return lab.launcher(name, "--outputs", str(outputs), *words, module="launcher.runs")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
+    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
+    process = sbatch.start(*words)
+    sbatch.wait_for_calls()
+    if signum == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, signum)  # as a terminal sends it: sbatch is in the group
+    sbatch.go()
+    output, errors = process.communicate(timeout=LONGEST)
+    assert "Traceback" not in errors, errors
+    assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum), output + errors
+    (job,) = wait_for(lambda: jobs(lab, outputs), "the job to be in the queue")
+    (run,) = states(lab, outputs).values()
+    assert (run["state"], run["job_id"], run["waits_for"]) == ("queued", job, "JobHeldUser")
+
+    again = lab.launcher(*words)
+    assert f"in the queue as job {job}" in again.stdout and "0 submitted, 1 skipped" in again.stdout, again.stdout
+    assert verb(lab, "cancel", outputs, "--all").returncode == 0 and jobs(lab, outputs) == []
+    assert [run["state"] for run in states(lab, outputs).values()] == ["cancelled"]
+    assert verb(lab, "retry", outputs, "state=cancelled").returncode == 0
+    assert len(jobs(lab, outputs)) == 1
+    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+
+
+def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
+    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
+    both = [sbatch.start(*words)]
+    sbatch.wait_for_calls()
+    both.append(sbatch.start(*words))
+    assert "is submitting runs" in both[1].stderr.readline()
+    sbatch.go()
+    outputs_of_both = [process.communicate(timeout=LONGEST)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "1 submitted" in outputs_of_both[0] and "0 submitted, 1 skipped" in outputs_of_both[1]
+    assert len(jobs(lab, outputs)) == 1
+    assert verb(lab, "cancel", outputs, "--all").returncode == 0
+    assert not (outputs / ".slurm" / "run.lock").exists()
+
+
+def test_a_job_whose_submission_was_repeated_leaves(plain_cluster, tmp_path):
+    """sbatch survives its killed command, and is slower than the command that is run again."""
+    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    words = [*experiment(outputs, steps=2), *QUICK, "dispatch=slurm", HELD]
+    killed = sbatch.start(*words)
+    sbatch.wait_for_calls()
+    killed.kill()
+    killed.communicate()
+    again = lab.launcher(*words)
+    assert "1 submitted" in again.stdout, again.stdout + again.stderr
+    sbatch.go()
+    wait_for(lambda: len(jobs(lab, outputs)) == 2, "the job of the killed command")
+    (run,) = states(lab, outputs).values()
+    (stray,) = set(jobs(lab, outputs)) - {run["job_id"]}
+    lab.run("scontrol", "release", stray)
+    assert lab.wait_until_ended(stray) == "COMPLETED"
+    (folder,) = run_folders(outputs)
+    assert "has been submitted again" in (folder / "logs" / f"slurm-{stray}.log").read_text()
+    assert next(iter(states(lab, outputs).values()))["state"] == "queued"
+    lab.run("scontrol", "release", run["job_id"])
+    assert lab.wait_until_ended(run["job_id"]) == "COMPLETED"
+    assert next(iter(states(lab, outputs).values()))["state"] == "completed"
+
+
+def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
+    lab, outputs = plain_cluster, tmp_path / "outputs"  # its MaxArraySize allows two tasks
+    sbatch = Sbatch(lab, tmp_path / "bin", refused=2)
+    sbatch.go()
+    words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD, "-m", "seed=range(3)"]
+    process = sbatch.start(*words)
+    output, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 2 and "dispatch=slurm: too many" in errors and "Traceback" not in errors
+    assert "2 submitted as SLURM job " in output, output
+    assert [run["state"] for run in states(lab, outputs).values()] == ["queued"] * 2
+    assert len(run_folders(outputs)) == 2
+    again = lab.launcher(*words)
+    assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, again.stdout + again.stderr
+    assert verb(lab, "cancel", outputs, "--all").returncode == 0
