@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from launcher.run.lock import read_holder
+from launcher.run.holder import read_holder
 from support import python
 from support.mlflow_database import copy_database
 from support.runner import ENVIRONMENT, record, run_folder

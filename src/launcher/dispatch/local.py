@@ -22,7 +22,7 @@ from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder, is_held, read_holder
+from launcher.run.holder import Holder, is_held, read_holder
 from launcher.run.logs import announce_imports
 from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt

@@ -75,7 +75,7 @@ def work(folder: Any) -> Any:
 
 def close(folder: Any, reason: str) -> None:
     """Record in run.json why a job ended before it began an attempt; an attempt records its own end."""
-    from launcher.run.lock import is_held
+    from launcher.run.holder import is_held
     from launcher.run.record import RunRecord
 
     if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):

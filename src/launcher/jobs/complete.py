@@ -10,7 +10,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.config.resolve import resolved
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import held_here, refusal
+from launcher.run.holder import held_here, refusal
 from launcher.run.logs import setup_logging
 from launcher.run.provenance import VERSIONED, code_state
 from launcher.run.record import RunRecord

@@ -6,7 +6,7 @@ import signal
 import sys
 
 from launcher.errors import ConfigError
-from launcher.run.lock import held_here
+from launcher.run.holder import held_here
 from launcher.run.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import StoredRun, ask_queue, find_runs

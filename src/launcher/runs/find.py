@@ -16,7 +16,7 @@ from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.history import History, sampled, sparkline
-from launcher.run.lock import is_held
+from launcher.run.holder import is_held
 from launcher.run.record import read_record
 from launcher.runs.format import seconds_of
 from launcher.runs.metrics import Value, newest_metrics

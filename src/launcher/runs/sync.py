@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.run.lock import read_holder
+from launcher.run.holder import read_holder
 from launcher.runs.find import RUN_HELP, StoredRun, find_runs
 from launcher.runs.rerun import selected
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
-from launcher.run.lock import is_held
+from launcher.run.holder import is_held
 from launcher.run.provenance import slurm_job_id
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler

@@ -30,7 +30,8 @@ from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock, is_held, read_holder
+from launcher.run.holder import is_held, read_holder
+from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path

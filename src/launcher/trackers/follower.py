@@ -15,7 +15,8 @@ from pathlib import Path
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import LockLost, RunLock, is_held
+from launcher.run.holder import is_held
+from launcher.run.lock import LockLost, RunLock
 from launcher.run.process import process_start
 from launcher.run.signals import HANDLED
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers

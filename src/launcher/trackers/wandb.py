@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from launcher.checkpoint.find import checkpoint_path
 from launcher.errors import ConfigError
-from launcher.run.lock import held_here
+from launcher.run.holder import held_here
 from launcher.trackers.base import Line, Tracker, config_without, media, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"

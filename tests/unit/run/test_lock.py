@@ -12,7 +12,8 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder, LockLost, RunLock, held_here, is_held, read_holder
+from launcher.run.holder import Holder, held_here, is_held, read_holder
+from launcher.run.lock import LockLost, RunLock
 from launcher.run.record import RunRecord
 
 HOLD = """
@@ -230,7 +231,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder, RunLock
+from launcher.run.holder import Holder
+from launcher.run.lock import RunLock
 folder, counter, times = RunFolder(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 dead = json.dumps(asdict(replace(Holder.current(), started="1")))
 for turn in range(times):

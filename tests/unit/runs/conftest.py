@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder
+from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
 from launcher.runs.__main__ import main
 

@@ -10,7 +10,7 @@ import yaml
 
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import Holder
+from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (

@@ -1,0 +1,47 @@
+"""Whether an optimizer's fused kernel can be used."""
+
+from typing import Any
+
+import torch
+
+from launcher.errors import ConfigError
+
+
+def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True) -> bool | None:
+    """What to pass on as `fused`; torch itself finds out at the first step only.
+
+    Args:
+        takes_sharded: the kernel works on the pieces of sharded parameters too, as those of Adam and AdamW do.
+    Raises:
+        ConfigError: it is required but not supported.
+    """
+    if wanted is False:
+        return None
+    kernels = fused_devices()
+    parameters = [p for group in groups for p in group["params"]]
+    if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
+        if wanted:
+            raise ConfigError(
+                "optimizer.fused=true: this optimizer's fused kernel takes no sharded parameters; take "
+                "optimizer.fused=null, or strategy=ddp."
+            )
+        return None
+    missing = next((p for p in parameters if p.device.type not in kernels or not p.is_floating_point()), None)
+    if missing is None:
+        return True
+    if wanted:
+        raise ConfigError(
+            f"optimizer.fused=true: torch {torch.__version__} has no fused kernel for {missing.dtype} on "
+            f"{missing.device.type}; take optimizer.fused=null, which uses it where it can be had."
+        )
+    return None
+
+
+def fused_devices() -> list[str]:
+    """Kinds of devices that have fused Adam, AdamW and SGD."""
+    try:
+        # No public name says it; without this one, what torch 2.6 had.
+        from torch.utils._foreach_utils import _get_fused_kernels_supported_devices as devices
+    except ImportError:
+        return ["cuda", "cpu"]
+    return devices()

@@ -1,0 +1,82 @@
+"""A model's parameters by kind, in the groups that an optimizer gets."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from launcher.errors import ConfigError
+
+Kind = Literal["norms", "biases", "embeddings"]
+
+
+NO_DECAY: tuple[Kind, ...] = ("norms", "biases")
+
+
+def decay_groups(
+    model: nn.Module,
+    weight_decay: float,
+    no_decay: Iterable[str] | None = None,
+    leave_out: set[int] | frozenset[int] = frozenset(),
+) -> list[dict[str, Any]]:
+    """Trainable parameters in the groups "decay" and "no_decay", the second with a weight decay of 0.
+
+    Args:
+        no_decay: kinds of parameters for the second group; None: norms and biases.
+        leave_out: `id`s of parameters that belong to neither.
+    Raises:
+        ConfigError: the model has no trainable parameter.
+    """
+    kinds = NO_DECAY if no_decay is None else tuple(no_decay)
+    members: dict[str, list[Tensor]] = defaultdict(list)
+    trainable = False
+    for parameter, kind in _kinds(model):
+        trainable = True
+        if id(parameter) not in leave_out:
+            members["no_decay" if kind in kinds else "decay"].append(parameter)
+    if not trainable:
+        raise ConfigError("model: it has no trainable parameters; every one is frozen, or there are none.")
+    decays = {"decay": weight_decay, "no_decay": 0.0}
+    return [
+        {"name": name, "params": members[name], "weight_decay": decay}
+        for name, decay in decays.items()
+        if members[name]
+    ]
+
+
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """Trainable matrices between a model's first and last layer.
+
+    Those of the model's `shard_units()` if it has any; else all but embeddings and the last linear layer's.
+    """
+    shard_units = getattr(model, "shard_units", None)
+    units = shard_units() if callable(shard_units) else []
+    linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    outer = {id(p) for part in linears[-1:] for p in part.parameters()} if not units else set()
+    return [
+        parameter
+        for root in units or [model]
+        for parameter, kind in _kinds(root)
+        if parameter.ndim == 2 and kind != "embeddings" and id(parameter) not in outer
+    ]
+
+
+def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
+    """Each trainable parameter once, with its kind by the module that owns it."""
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield parameter, _kind(module, name)
+
+
+def _kind(module: nn.Module, name: str) -> Kind | None:
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return "embeddings"
+    # by name, so that LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own are all found
+    kind = type(module).__name__.lower()
+    if "norm" in kind:
+        return "norms"
+    return "biases" if name == "bias" or name.endswith("_bias") else None

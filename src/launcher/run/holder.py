@@ -1,0 +1,110 @@
+"""Who holds the lock of a run folder, and whether that process lives."""
+
+import json
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from launcher.run.folder import RunFolder
+from launcher.run.process import process_space, process_start
+from launcher.run.provenance import slurm_job_id
+from launcher.run.record import iso
+
+SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock. `space` tells where `pid` means something (see `process_space`)."""
+
+    token: str
+    host: str
+    space: str
+    pid: int
+    started: str | None
+    since: str
+    slurm_job_id: str | None = None
+
+    @classmethod
+    def current(cls) -> "Holder":
+        """This process, under a token of its own."""
+        pid = os.getpid()
+        return cls(
+            token=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            space=process_space(),
+            pid=pid,
+            started=process_start(pid),
+            since=iso(time.time()),
+            slurm_job_id=slurm_job_id(),
+        )
+
+    def is_local(self) -> bool:
+        """Whether this process can see the holder's process table."""
+        return self.host == socket.gethostname() and self.space == process_space()
+
+    def is_alive(self) -> bool:
+        """Whether a local holder's process runs still. For one elsewhere only the heartbeat can tell."""
+        started = process_start(self.pid)
+        return started is not None and started == self.started
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.slurm_job_id}" if self.slurm_job_id else ""
+        return f"process {self.pid} on {self.host}{job}, since {self.since}"
+
+
+def is_earlier_start(held: Holder) -> bool:
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job again only when it holds the
+    earlier start for ended; after the loss of a node that may be wrong, but then it is the new one that counts."""
+    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
+
+
+def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
+    """Whether a live process is on the run, by one look: a holder elsewhere by its heartbeat's age."""
+    beat = last_beat(folder.lock_path)
+    if beat is None:
+        return False
+    held = read_holder(folder.lock_path)
+    if held is not None and held.is_local():
+        return held.is_alive()
+    return time.time() - beat < silence
+
+
+def held_here(folder: RunFolder) -> Holder | None:
+    """The live process of this machine that is on the run, if there is one.
+
+    For refusing early, before the work of building a run. One elsewhere takes a wait to judge (`RunLock.acquire`).
+    """
+    held = read_holder(folder.lock_path)
+    return held if held is not None and held.is_local() and held.is_alive() else None
+
+
+def refusal(folder: RunFolder, held: Holder | None) -> str:
+    """The sentence for a second process on a live run."""
+    who = str(held) if held else "another process"
+    return (
+        f"run.dir='{folder.path}': {who}, is on this run; wait for it or stop it, or start another run of "
+        "the same configuration with run.tag=again."
+    )
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who holds the lock at `path`; None if nobody does, or if its file cannot be understood."""
+    try:
+        data = json.loads(path.read_bytes())
+        return Holder(**{field.name: data[field.name] for field in fields(Holder)})
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def last_beat(path: Path) -> float | None:
+    """The lock's modification time; None without a lock."""
+    try:
+        with open(path, "rb") as file:  # opening makes a network file system ask its server, a bare stat does not
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
