@@ -11,6 +11,7 @@ from typing import Any
 from launcher.config import deepspeed_file
 from launcher.config.messages import Fault, hint, show
 from launcher.config.tree import get
+from launcher.run.folder import checkpoint_of, checkpoint_steps
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""
@@ -131,12 +132,27 @@ def _start(tree: dict[str, Any]) -> Iterator[Fault]:
         ways = "auto, never, must, best, a step or the folder of a checkpoint"
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield Fault("run.resume", show(resume, 200), text)
+    yield from _fork(tree)
     if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
         outputs = Path(str(get(tree, "paths.outputs"))).expanduser()
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
             yield Fault(
                 "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
             )
+
+
+def _fork(tree: dict[str, Any]) -> Iterator[Fault]:
+    """The checkpoint that a fork starts from. One that has checkpoints of its own needs it no longer."""
+    source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
+    if without and source is None:
+        yield Fault("run.fork_without", show(without), "is for a fork; set run.fork_from too.")
+    if not isinstance(source, str) or checkpoint_steps(Path(str(get(tree, "run.dir"))).expanduser() / "checkpoints"):
+        return
+    if get(tree, "run.init_from") is not None:
+        yield Fault("run.fork_from", show(source, 200), "run.init_from is set too; a run starts from one of them.")
+    if checkpoint_of(Path(str(get(tree, "paths.outputs"))).expanduser(), source) is None:
+        text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
+        yield Fault("run.fork_from", show(source, 200), text)
 
 
 def _outputs(tree: dict[str, Any]) -> Iterator[Fault]:

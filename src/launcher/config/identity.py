@@ -22,8 +22,8 @@ from launcher.config.tree import leaves, mapped, walk
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
 """Interpolations of where a run is stored, not what it computes; they are hashed as written."""
 
-HASHED_RUN_KEYS = ("run.tag", "run.init_from")
-"""The keys of `run` that count where they are set: another run, and other weights to start from."""
+HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
+"""The keys of `run` that count where they are set: another run, and another state to start from."""
 
 HASHED_FILES = ("strategy.config_file",)
 """Files whose content counts, not their path."""
@@ -47,8 +47,8 @@ def run_id(config: DictConfig) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """The resolved configuration without what `run.not_identity` names, with `run.tag` and `run.init_from` where
-    they are set; whole floats are ints (`lr=1.0` is `lr=1`)."""
+    """The resolved configuration without what `run.not_identity` names, with the `HASHED_RUN_KEYS` that are
+    set; whole floats are ints (`lr=1.0` is `lr=1`)."""
     excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
     tree = unresolved(config)
     excluded -= _steering(_without(tree, excluded), config)

@@ -26,6 +26,8 @@ class Run:
     resume: str | int = "auto"
     init_from: str | None = None
     init_strict: bool = True
+    fork_from: str | None = None
+    fork_without: list[Literal["optimizer", "data"]] | None = None
     not_identity: list[str] = field(default_factory=list)
 
 

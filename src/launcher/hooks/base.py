@@ -58,6 +58,8 @@ class RunContext:
     """Of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
+    fork: Any = None
+    """The `hooks.forking.Fork` that a new run starts from; None: it starts from the beginning."""
     attempt: int = 1
     """How often this run has been started, this time included."""
     check_lock: Callable[[], None] = lambda: None

@@ -87,7 +87,7 @@ class CheckpointingHook(BaseHook):
         self._handlers: dict[int, Any] = {}
         self._branched_from: str | None = None
         """The checkpoint that `load` named at this or an earlier start: it is part of each checkpoint that follows."""
-        self._check_lock = RunContext().check_lock
+        self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class CheckpointingHook(BaseHook):
 
     # --------------------------------------------------------------------------------------------------- restoring
     def bind(self, context: RunContext) -> None:
-        self.texts, self._check_lock = context.texts, context.check_lock
+        self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
 
     def on_start(self, trainer: TrainerView) -> None:
         trainer.state.best = self.best
@@ -108,7 +108,7 @@ class CheckpointingHook(BaseHook):
         if self.remote:
             self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
         self.store.check_lock = self._check_lock
-        self.resuming = Resuming(self.store, self.load)
+        self.resuming = Resuming(self.store, self.load, self._fork)
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
@@ -119,7 +119,8 @@ class CheckpointingHook(BaseHook):
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         self._branched_from = self.resuming.requested or state_dict.get("checkpointing", {}).get("resumed_from")
-        if self.best is not None and (saved := state_dict.get("checkpointing", {}).get("best")):
+        is_fork = self.resuming.is_fork  # its best checkpoint is that of another run
+        if self.best is not None and not is_fork and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()
             is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step

@@ -1,11 +1,12 @@
 """Updates `run.json` while training, and reports what has changed since the previous attempt."""
 
+from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.changes import changes_since
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
-from launcher.run.record import RunRecord
+from launcher.run.record import RunRecord, read_record
 
 
 class RecordHook(BaseHook):
@@ -22,6 +23,8 @@ class RecordHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         if self.record is None:
             return
+        if trainer.resumed_from is not None and not is_own(trainer.resumed_from, trainer.workspace):
+            self.record.data["forked_from"] = source_of(trainer.resumed_from, trainer.step)
         self.record.start_from(trainer.step)
         if trainer.resumed_from is not None:
             for sentence in changes_since(trainer.resumed_from, self.config, self.code):
@@ -36,6 +39,20 @@ class RecordHook(BaseHook):
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if self.record is not None and (trainer.is_last_step or trainer.is_paused):
             self.record.progress(trainer.step, best=_best(trainer))
+
+
+def is_own(checkpoint: Path, workspace: Path | None) -> bool:
+    return workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve())
+
+
+def source_of(checkpoint: Path, step: int) -> dict[str, Any]:
+    """The run that a checkpoint belongs to: its id, its name and the step."""
+    folder = checkpoint.absolute().parents[1]
+    try:
+        record = read_record(folder / "run.json")
+    except (OSError, ValueError):
+        record = {}
+    return {"id": record.get("id", folder.name), "name": record.get("name", folder.parent.name), "step": step}
 
 
 def _best(trainer: TrainerView) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
+from launcher.hooks.forking import KEY, Fork
 from launcher.run import ranks
 from launcher.run.record import read_record
 from launcher.run.rng import fresh_rng
@@ -22,10 +23,13 @@ class Resuming:
 
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
+        fork: where the run starts if it has no checkpoint of its own; None: at step 0.
     """
 
-    def __init__(self, store: CheckpointStore, load: str | int | Path | None):
-        self.store, self.load = store, load
+    def __init__(self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None):
+        self.store, self.load, self.fork = store, load, fork
+        self.is_fork = False
+        """Whether this start is the first of a fork."""
         self.requested: str | None = None
         """The checkpoint that `load` names, where this start is the first to resume from it."""
 
@@ -44,11 +48,12 @@ class Resuming:
         is_own = checkpoint.parent == self.store.root
         if self.requested is not None:
             self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else -1))
-        trainer.logger.info("Resuming from %s (step %d).", checkpoint, trainer.step)
+        how = "Forked" if self.is_fork else "Resuming"
+        trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        path, self.requested = self._agreed(trainer, lambda: self._choose(trainer))
+        path, self.requested, self.is_fork = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
         return None if path is None else Path(path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
@@ -85,10 +90,18 @@ class Resuming:
             return True
         damage = CorruptCheckpoint(path.name, problems[0])
         if self.requested is not None:
-            raise damaged("run.resume", str(self.load), path, damage)
+            key, value = (KEY, self.fork.source) if self.is_fork and self.fork else ("run.resume", str(self.load))
+            raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)
         return False
+
+    def _choose_or_fork(self, trainer: TrainerView) -> tuple[str | None, str | None, bool]:
+        path, requested = self._choose(trainer)
+        if path is None and self.fork is not None:
+            source = str(self.fork.checkpoint())
+            return source, source, True
+        return path, requested, False
 
     def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
         """The checkpoint to resume from; and the user's request for it, if this start is the first to follow it."""
@@ -160,16 +173,20 @@ class Resuming:
                 f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
                 "new run with run.init_from=<model.safetensors>."
             )
-        trainer.load_training_state(stored.meta["training_state"])
-        trainer.strategy.load(stored)
+        mine = stored.rank_state(trainer.strategy.ranks.rank)
+        same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
+        if self.is_fork and self.fork is not None:
+            self.fork.restore(trainer, stored, mine if same_ranks else None)
+        else:
+            trainer.load_training_state(stored.meta["training_state"])
+            trainer.strategy.load(stored)
+            if same_ranks and mine is not None and mine.get("data_loader"):
+                trainer.data_loader.load_state_dict(mine["data_loader"])
         for hook in trainer.hooks:
             hook.load_tensors(trainer, stored)
-        mine = stored.rank_state(trainer.strategy.ranks.rank)
         state = mine or stored.rank_state(0) or {}
         trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return
         trainer.resumed_rng = mine["rng"]
-        if mine.get("data_loader") and stored.manifest.world_size == trainer.strategy.ranks.world_size:
-            trainer.data_loader.load_state_dict(mine["data_loader"])

@@ -24,6 +24,16 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     return sorted(int(m.group(1)) for m in names if m and (broken or (root / m.group(0) / "manifest.json").exists()))
 
 
+def checkpoint_of(outputs: Path, name: str) -> Path | None:
+    """The folder of a checkpoint that `<run id>/<step>` or a path names; None: there is none."""
+    run_id, _, step = name.rpartition("/")
+    if step.isdecimal() and run_id and "/" not in run_id:
+        matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
+        return matches[0] if len(matches) == 1 else None
+    folder = Path(name).expanduser()
+    return folder.resolve() if (folder / "manifest.json").is_file() else None
+
+
 class RunFolder:
     """Paths of one run, `outputs/<run.name>/<run.id>/`. Creating this object touches nothing.
 

@@ -80,6 +80,7 @@ class RunRecord:
             "versions": {},
             "loss": None,
             "best": None,
+            "forked_from": None,
         }
         self.attempts: list[Attempt] = []
         self._before: bytes | None = None
@@ -309,8 +310,9 @@ RECORD_TYPES: dict[str, Any] = {
     "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
-    "best": (dict, NoneType), "attempts": list,
+    "best": (dict, NoneType), "forked_from": (dict, NoneType), "attempts": list,
 }  # fmt: skip
+FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
 BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
 ATTEMPT_TYPES: dict[str, Any] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
@@ -337,6 +339,8 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"state is {data['state']!r}")
     if data.get("best") is not None:
         _check(data["best"], BEST_TYPES, "best.", every_key=True)
+    if data.get("forked_from") is not None:
+        _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
     for index, attempt in enumerate(data.get("attempts", [])):
         _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data

@@ -16,6 +16,7 @@ from launcher.runs import (
     digest,
     evaluate,
     export,
+    fork,
     list_checkpoints,
     listing,
     logs,
@@ -31,7 +32,7 @@ from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
 VERBS = {
-    "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export,
+    "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export, "fork": fork,
     "cancel": cancel, "retry": retry, "compare": compare, "plot": plot, "report": report, "sync": sync,
     "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
 }  # fmt: skip
@@ -98,11 +99,26 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return outputs, rest
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line; overrides may come after a verb's flag, where argparse takes none.
+
+    Raises:
+        ConfigError: an unknown word.
+    """
+    parser = build_parser()
+    parsed, rest = parser.parse_known_args(words)
+    if rest and (any(word.startswith("-") for word in rest) or not hasattr(parsed, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        parsed.overrides = [*parsed.overrides, *rest]
+    return parsed
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
     prepare_streams()
     try:
-        parsed = build_parser().parse_args(with_verb(sys.argv[1:] if arguments is None else arguments))
+        parsed = parse(with_verb(sys.argv[1:] if arguments is None else arguments))
         code: int = VERBS[parsed.verb].run(parsed)
         sys.stdout.flush()
         return code

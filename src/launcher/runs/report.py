@@ -19,6 +19,7 @@ from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import StoredRun, ask_queue, find_runs
 from launcher.runs.format import seconds_of
+from launcher.runs.show import forked_from
 
 LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
@@ -127,6 +128,7 @@ def described(run: StoredRun, row: dict[str, str], metrics: Sequence[str], most:
     return {
         "id": run.id,
         "name": run.name,
+        "forked_from": forked_from(run.record),
         "state": run.state,
         "step": run.record.get("step"),
         "max_steps": run.record.get("max_steps"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from launcher.errors import ConfigError
 from launcher.runs.filters import is_condition, select
@@ -99,7 +100,7 @@ def config_dirs(run: StoredRun) -> list[str]:
     return ["--config-dir", folder] if folder else []
 
 
-def start_in_place(command: list[str]) -> None:
+def start_in_place(command: list[str]) -> NoReturn:
     """Become `python -m launcher`: signals, terminal and exit code are its own."""
     announce(command)
     os.execv(sys.executable, [sys.executable, "-m", "launcher", *command])

@@ -45,6 +45,7 @@ def facts(run: StoredRun) -> Table:
         "folder": str(run.folder.path),
         "state": run.state,
         "step": progress(record),
+        "forked from": forked_from(record),
         "loss": number(record.get("loss")),
         "best": best(record),
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
@@ -58,6 +59,12 @@ def facts(run: StoredRun) -> Table:
         if value:
             table.add_row(Text(heading, style="bold"), Text(value))
     return table
+
+
+def forked_from(record: dict[str, Any]) -> str:
+    """The run and the step that a fork started from; empty for other runs."""
+    source = record.get("forked_from")
+    return f"{source['name']}/{source['id']} at step {source['step']}" if source else ""
 
 
 def attempts(run: StoredRun) -> Table:

@@ -19,6 +19,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
 from launcher.hooks.epochs import EpochSummaryHook
+from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
@@ -86,6 +87,7 @@ def build_trainer(
             ),
             val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
+            fork=_fork(config),
         ),
         precision=precision,
         max_steps=settings.max_steps,
@@ -196,6 +198,14 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 def schedule_metric(metric: str, mode: Any = "auto") -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
+
+
+def _fork(config: DictConfig) -> Fork | None:
+    source = config.run.get("fork_from")
+    if source is None:
+        return None
+    without = tuple(config.run.get("fork_without") or ())
+    return Fork(source, Path(config.paths.outputs).expanduser(), without, resolved_yaml(config))
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:

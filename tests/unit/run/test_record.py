@@ -69,6 +69,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "strategy": "none",
         "loss": 1.5,
         "best": best(1.4, 90),
+        "forked_from": None,
     }
     assert attempts[0] == {
         "number": 1,

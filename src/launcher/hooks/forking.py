@@ -1,0 +1,121 @@
+"""A fork: a new run whose first state is a checkpoint of another run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch.optim.lr_scheduler import LambdaLR
+
+from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
+from launcher.hooks.base import TrainerView
+from launcher.hooks.init_from import Renamed
+from launcher.run.folder import checkpoint_of
+from launcher.strategies.weights import model_tensors
+
+KEY = "run.fork_from"
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a new run starts.
+
+    Args:
+        source: `<run id>/<step>`, or the folder of a checkpoint.
+        outputs: the folder of the runs.
+        without: what of the checkpoint is not taken: `optimizer` (its moments), `data` (the position).
+        config: this run's configuration, resolved. An optimizer or a schedule that differs from the checkpoint's is
+            this run's, at the checkpoint's step.
+    """
+
+    source: str
+    outputs: Path
+    without: tuple[str, ...] = ()
+    config: str = ""
+
+    def checkpoint(self) -> Path:
+        """
+        Raises:
+            ConfigError: it does not exist, or is damaged.
+        """
+        path = checkpoint_of(self.outputs, self.source)
+        if path is None:
+            raise ConfigError(f"{KEY}={self.source}: there is no such checkpoint any more; fork from another one.")
+        return find_checkpoint(path.parent, path, KEY, hashes=False)
+
+    def restore(self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None) -> None:
+        """Load what is taken of the checkpoint.
+
+        Raises:
+            ConfigError: this run's optimizer cannot take the state of the checkpoint's.
+        """
+        before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
+        takes_optimizer, takes_data = "optimizer" not in self.without, "data" not in self.without
+        is_other = before["optimizer"] != now["optimizer"] or before["scheduler"] != now["scheduler"]
+        if (is_other or not takes_optimizer) and not trainer.strategy.has_plain_tensors:
+            raise ConfigError(
+                f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the optimizer and schedule of "
+                "its source; leave them as they are, or start from the weights with run.init_from."
+            )
+        if takes_optimizer and _target(before["optimizer"]) != _target(now["optimizer"]):
+            raise ConfigError(
+                f"{KEY}={self.source}: its optimizer is {_target(before['optimizer'])}, and this run's "
+                f"{_target(now['optimizer'])}; add run.fork_without=[optimizer]."
+            )
+        own_groups = [
+            {key: value for key, value in g.items() if key != "params"} for g in trainer.optimizer.param_groups
+        ]
+        state = dict(stored.meta["training_state"])
+        saved_schedule = state["lr_scheduler"]
+        own_schedule = None if trainer.lr_scheduler is None else trainer.lr_scheduler.state_dict()
+        if before["scheduler"] != now["scheduler"] and own_schedule is not None:
+            state["lr_scheduler"] = own_schedule | {"last_epoch": state["step"], "_step_count": state["step"] + 1}
+        if not takes_data and hasattr(trainer.data_loader, "state_dict"):
+            state |= {"data_loader": trainer.data_loader.state_dict(), "epoch": 0}
+        trainer.load_training_state(state)
+        if takes_optimizer:
+            trainer.strategy.load(stored)
+        else:
+            trainer.strategy.load_weights(Renamed(stored, model_tensors(trainer.model)))
+        if rank_state is not None and takes_data and rank_state.get("data_loader"):
+            trainer.data_loader.load_state_dict(rank_state["data_loader"])
+        if is_other or not takes_optimizer:
+            _set_groups(trainer, own_groups, own_schedule, saved_schedule)
+
+
+def _parts(config: Path | str) -> dict[str, Any]:
+    """`optimizer` and `scheduler` of a configuration."""
+    plain: Any = OmegaConf.to_container(
+        OmegaConf.load(config) if isinstance(config, Path) else OmegaConf.create(config)
+    )
+    return {name: plain.get(name) for name in ("optimizer", "scheduler")}
+
+
+def _target(node: Any) -> str:
+    return str(node.get("_target_") if isinstance(node, dict) else node).rpartition(".")[2]
+
+
+def _set_groups(
+    trainer: TrainerView, own_groups: list[Settings], own_schedule: Settings | None, saved: Settings | None
+) -> None:
+    """Give the parameter groups this run's own settings, at the place of the schedule.
+
+    The rate of a schedule that is not a function of the step is the saved one, scaled to the group's new full rate.
+    """
+    scheduler = trainer.lr_scheduler
+    for index, (group, own) in enumerate(zip(trainer.optimizer.param_groups, own_groups, strict=True)):
+        full = float(own.get("initial_lr", own["lr"]))
+        rate = full
+        if isinstance(scheduler, LambdaLR):
+            rate = full * scheduler.lr_lambdas[index](scheduler.last_epoch)
+        elif scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
+            rate = full * saved["_last_lr"][index] / saved["base_lrs"][index]
+        lr = group["lr"]
+        group.update(own)
+        group["lr"] = lr.fill_(rate) if isinstance(lr, torch.Tensor) else rate
+    if scheduler is not None and own_schedule is not None and "base_lrs" in own_schedule:
+        scheduler.base_lrs = own_schedule["base_lrs"]

@@ -1,0 +1,119 @@
+"""`runs fork`: a new run from a checkpoint of another."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.runs.__main__ import main
+from launcher.runs.find import find_run
+from launcher.runs.fork import fork_command
+from support import python, runner
+
+SHORT = [
+    "model=mlp", "data=digits", "trainer.max_steps=12", "model.hidden_dim=16", "model.dropout=0.1",
+    "data.batch_size=32",
+    "hooks.logging.interval=1", "hooks.evaluation.interval=6", "hooks.checkpointing.interval=6",
+    "hooks.checkpointing.keep_previous=9", "optimizer.lr=0.01",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With one run, id `source`: 12 steps, checkpoints of 6 and 12."""
+    folder = tmp_path_factory.mktemp("fork") / "outputs"
+    done = runner.launch(folder, *SHORT, "run.id=source")
+    assert done.returncode == 0, done.output
+    return folder
+
+
+def fork(outputs: Path, at: str, *overrides: str, without: tuple[str, ...] = (), real: bool = False) -> Path:
+    """The folder of the new run."""
+    before = set(outputs.glob("*/*/run.json"))
+    if real:
+        flags = ["--at", at, *(f"--without={part}" for part in without), *overrides, "--outputs", str(outputs)]
+        done = python.run("-m", "launcher.runs", "fork", "source", *flags, env=runner.ENVIRONMENT)
+        code, output = done.returncode, done.stdout + done.stderr
+    else:
+        words = fork_command(find_run("source", outputs), overrides, at, without)
+        started = runner.launch(outputs, *(word for word in words if not word.startswith("paths.outputs=")))
+        code, output = started.returncode, started.output
+    assert code == 0 and "Forked from" in output, output
+    (record,) = set(outputs.glob("*/*/run.json")) - before
+    return record.parent
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in runner.TIMES} for line in text]
+
+
+def state(folder: Path) -> list[str]:
+    latest = folder / "checkpoints" / "latest"
+    return [
+        hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in ("shard-00000.safetensors", "state.json")
+    ]
+
+
+def losses(folder: Path) -> dict[int, float]:
+    return {line["step"]: line["train/loss"] for line in lines(folder) if "train/loss" in line}
+
+
+def test_a_fork_without_changes_continues_as_its_source(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = outputs / "mlp-digits" / "source"
+    copy = fork(outputs, "6", real=True)
+    assert lines(copy) == [line for line in lines(source) if line["step"] >= 6]
+    assert state(copy) == state(source)
+    record = json.loads((copy / "run.json").read_text())
+    assert record["forked_from"] == {"id": "source", "name": "mlp-digits", "step": 6}
+    assert record["attempts"][0]["start_step"] == 6 and record["state"] == "completed"
+    assert main(["show", copy.name, "--outputs", str(outputs)]) == 0
+    assert "forked from  mlp-digits/source at step 6" in capsys.readouterr().out
+
+
+def test_a_fork_with_another_rate_has_that_rate_at_once(outputs: Path) -> None:
+    source = outputs / "mlp-digits" / "source"
+    changed = fork(outputs, "6", "optimizer.lr=0.02")
+    before, now = losses(source), losses(changed)
+    assert now[7] == before[7]  # the weights of step 6, and the next batch
+    assert now[8] != before[8]
+    rates = {line["step"]: line["train/lr/decay"] for line in lines(source) if "train/lr/decay" in line}
+    for line in lines(changed):
+        if line["step"] > 6 and "train/lr/decay" in line:
+            assert line["train/lr/decay"] == 2 * rates[line["step"]]
+
+
+def test_a_fork_takes_what_it_is_asked_to(outputs: Path) -> None:
+    source = outputs / "mlp-digits" / "source"
+    before = losses(source)
+    fresh = fork(outputs, "6", "optimizer=sgd", without=("optimizer",))
+    assert losses(fresh)[7] == before[7] and losses(fresh)[8] != before[8]
+    other_data = fork(outputs, "6", without=("data",))
+    assert losses(other_data)[7] != before[7]
+    assert [line["samples"] for line in lines(other_data) if line["step"] == 7] == [32]
+
+
+def test_a_fork_that_was_stopped_resumes_itself(outputs: Path) -> None:
+    before = set(outputs.glob("*/*/run.json"))
+    words = ["run.fork_from=source/6", "run.tag=stopped", *SHORT]
+    stopped = runner.launch(outputs, *words, *runner.stop_at(9))
+    assert stopped.returncode == 143, stopped.output
+    done = runner.launch(outputs, *words)
+    assert done.returncode == 0 and "Resuming from" in done.output, done.output
+    (record,) = set(outputs.glob("*/*/run.json")) - before
+    assert state(record.parent) == state(outputs / "mlp-digits" / "source")
+
+
+def test_bad_forks_are_refused(outputs: Path, tmp_path: Path) -> None:
+    for words, sentence in (
+        (["run.fork_from=source/7"], "run.fork_from='source/7': there is no such checkpoint; give <run id>/<step>"),
+        (["run.fork_without=[data]"], "run.fork_without=['data']: is for a fork; set run.fork_from too."),
+        (
+            ["run.fork_from=source/6", "optimizer=sgd"],
+            "its optimizer is adamw, and this run's sgd; add run.fork_without",
+        ),
+    ):
+        done = runner.launch(outputs, *SHORT, *words)
+        assert done.returncode == 2 and sentence in done.output, done.output

@@ -1,0 +1,44 @@
+"""The command line of a fork, and its parsing."""
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.runs.__main__ import parse
+from launcher.runs.find import find_run
+from launcher.runs.fork import fork_command
+
+
+@pytest.fixture
+def run(make_run, outputs, monkeypatch):
+    overrides = ["model=mlp", "optimizer.lr=0.1", "run.fork_from=other/3", "trainer.pause_at=5", "run.init_from=x"]
+    folder = make_run("mlp", "12345e67", overrides=overrides).path
+    (folder / "checkpoints" / "step-00000010").mkdir(parents=True)
+    monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda root, at, key, hashes: root / "step-00000010")
+    return find_run("12345e67", outputs)
+
+
+def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, outputs):
+    assert fork_command(run, ["optimizer.lr=0.2"], without=["data", "optimizer"]) == [
+        "model=mlp", "optimizer.lr=0.1", "run.name=mlp", f"paths.outputs={outputs}", "run.fork_from=12345e67/10",
+        "run.fork_without=[data,optimizer]", "optimizer.lr=0.2",
+    ]  # fmt: skip
+
+
+def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs):
+    words = fork_command(run, ["paths.outputs=/elsewhere"])
+    assert f"run.fork_from={outputs}/mlp/12345e67/checkpoints/step-00000010" in words
+    assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
+
+
+def test_overrides_may_come_after_a_flag():
+    parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
+    assert (parsed.run, parsed.overrides, parsed.at, parsed.without) == (
+        "1a2b",
+        ["optimizer.lr=1", "seed=2"],
+        "6",
+        ["data"],
+    )
+    with pytest.raises(ConfigError, match="unrecognized arguments: --ta"):
+        parse(["fork", "1a2b", "--ta", "6"])
+    with pytest.raises(ConfigError, match="unrecognized arguments: extra"):
+        parse(["show", "1a2b", "extra"])
