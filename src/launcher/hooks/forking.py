@@ -108,7 +108,7 @@ def _set_groups(
     """
     scheduler = trainer.lr_scheduler
     for index, (group, own) in enumerate(zip(trainer.optimizer.param_groups, own_groups, strict=True)):
-        full = float(own.get("initial_lr", own["lr"]))
+        full = float(own["initial_lr"] if "initial_lr" in own else own["lr"])
         rate = full
         if isinstance(scheduler, LambdaLR):
             rate = full * scheduler.lr_lambdas[index](scheduler.last_epoch)
