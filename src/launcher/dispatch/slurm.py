@@ -175,18 +175,23 @@ class SlurmDispatch:
         """
         return self._submit([SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs])
 
-    def resubmit(self, folders: Sequence[RunFolder]) -> None:
-        """Submit runs again, with the configuration frozen at their first submission.
+    def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None) -> None:
+        """Submit runs again, with the configuration frozen at their first submission, and with a snapshot made then.
+        The current folder is that of the first submission.
 
         Raises:
             ConfigError: they cannot be submitted.
         """
-        saved = [submission.frozen(folder) for folder in folders]
-        self._submit(
-            [SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra) for config, hydra in saved]
-        )
+        runs = []
+        for folder in folders:
+            config, hydra = submission.frozen(folder)
+            run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
+            if not run.folder.path.exists() or not run.folder.path.samefile(folder):
+                raise ConfigError(f"'{folder.path}': was moved from {run.folder.path}; run its command again instead.")
+            runs.append(run)
+        self._submit(runs, snapshot)
 
-    def _submit(self, runs: list[SubmittedRun]) -> list[JobReturn]:
+    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
         import_submitit()
         if "RANK" in os.environ:
             raise ConfigError(
@@ -204,7 +209,7 @@ class SlurmDispatch:
                 self._look_up(runs)
                 due = [run for run in runs if run.skipped is None]
                 if due:
-                    self._hand_over(due)
+                    self._hand_over(due, code)
             report(runs, due)
             if self.wait:
                 from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
@@ -223,14 +228,20 @@ class SlurmDispatch:
         for run in runs:
             run.skipped = submission.why_skipped(run.folder, queue)
 
-    def _hand_over(self, due: list[SubmittedRun]) -> None:
-        """Submit the arrays, one after the other. A signal ends it between two of them."""
+    def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
+        """Submit the arrays, one after the other. A signal ends it between two of them.
+
+        Args:
+            code: the folder of a snapshot; None: make one if the configuration asks for it.
+        """
         folder = submission.new_submission(due[0].outputs)
         try:
-            script = self._script(due[0], snapshot.take(folder) if self.snapshot else [])
+            if code is None and self.snapshot:
+                code = snapshot.take(folder)
+            script = self._script(due[0], [] if code is None else snapshot.lines(code))
             for part, chunk in enumerate(self._chunks(due)):
                 signals.check()
-                self._submit_array(script, chunk, folder / f"job-{part}.sh", len(due))
+                self._submit_array(script, chunk, folder / f"job-{part}.sh", len(due), code)
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:
@@ -239,7 +250,9 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _submit_array(self, script: Script, chunk: list[SubmittedRun], path: Path, total: int) -> None:
+    def _submit_array(
+        self, script: Script, chunk: list[SubmittedRun], path: Path, total: int, code: Path | None
+    ) -> None:
         folders = [run.folder for run in chunk]
         count = len(chunk) if total > 1 else None
         text = script.text(path, count, self._share(len(chunk), total))
@@ -247,7 +260,7 @@ class SlurmDispatch:
         notes = [JobNote(str(path), None if count is None else index, now) for index in range(len(chunk))]
         with submission.undone_on_failure(folders, path):
             submission.write_script(path, text, folders)
-            _in_threads(lambda run, note: submission.freeze(run.config, run.hydra, note), chunk, notes)
+            _in_threads(lambda run, note: submission.freeze(run.config, run.hydra, note, code), chunk, notes)
             job = submission.hand_over(path)
         for run, note in zip(chunk, notes, strict=True):
             run.job_id = note.job_id = job if note.task is None else f"{job}_{note.task}"

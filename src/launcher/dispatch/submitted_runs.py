@@ -25,11 +25,11 @@ class SubmittedRun:
     job_id: str | None = None
 
     def __post_init__(self) -> None:
-        self.folder = RunFolder(self.config["run"]["dir"])
+        self.folder = RunFolder(Path(self.config["run"]["dir"]).absolute())
 
     @property
     def outputs(self) -> Path:
-        return Path(self.config["paths"]["outputs"]).expanduser()
+        return Path(self.config["paths"]["outputs"]).expanduser().absolute()
 
 
 def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:

@@ -4,11 +4,15 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from contextlib import chdir
+from pathlib import Path
 
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.find import StoredRun
-from launcher.slurm.submission import FROZEN, frozen
+from launcher.slurm.submission import FROZEN, frozen, frozen_code
 
 RETRIED = ("failed", "preempted", "stale")
 
@@ -39,17 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def submit(runs: list[StoredRun]) -> None:
-    """Submit runs with their frozen configuration; those with equal resources become one array.
+    """Submit runs with their frozen configuration and code; those with equal resources become one array.
 
     Raises:
-        ConfigError: SLURM refuses them.
+        ConfigError: SLURM refuses them, or the folder in which they were submitted is gone.
     """
     from hydra.utils import instantiate
 
-    groups: dict[str, list[StoredRun]] = defaultdict(list)
+    groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)
-        groups[json.dumps(config["dispatch"], sort_keys=True)].append(run)
-    for dispatch, group in groups.items():
-        settings = {**json.loads(dispatch), "wait": False, "dry_run": False}
-        instantiate(settings, _recursive_=False).resubmit([run.folder for run in group])
+        resources = json.dumps([config["dispatch"], *frozen_code(run.folder)], sort_keys=True)
+        groups[resources].append(RunFolder(run.folder.path.absolute()))
+    for resources, folders in groups.items():
+        dispatch, cwd, snapshot = json.loads(resources)
+        if cwd is not None and not Path(cwd).is_dir():
+            raise ConfigError(f"'{folders[0].path}': the folder in which it was submitted ({cwd}) is gone; create it.")
+        settings = {**dispatch, "wait": False, "dry_run": False}
+        with chdir(cwd or "."):  # paths in the configuration and the user's package are relative to it
+            instantiate(settings, _recursive_=False).resubmit(folders, Path(snapshot) if snapshot else None)

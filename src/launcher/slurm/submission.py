@@ -104,7 +104,9 @@ class JobNote:
         return next(jobs, None)
 
 
-def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: JobNote | None) -> RunFolder:
+def freeze(
+    config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: JobNote | None, snapshot: Path | None = None
+) -> RunFolder:
     """Write what a job reads into its run's folder, and `queued` into run.json. It takes about 3 ms per run, without
     torch.
 
@@ -112,6 +114,7 @@ def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: Job
         config: resolved, as plain containers (see `schema.validate`).
         hydra: Hydra's node as plain containers, interpolations unresolved.
         note: its job; None: a script started it without SLURM.
+        snapshot: the folder of its code; None: it runs the code of the current folder.
     Raises:
         OSError: the folder cannot be written.
     """
@@ -120,7 +123,8 @@ def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: Job
     folder.hydra.mkdir(exist_ok=True)
     if note is not None:
         note.write(folder)  # first: a run that is `queued` has a job, or had one
-    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra}, default=str).encode())
+    code = {"cwd": os.getcwd(), "snapshot": None if snapshot is None else str(snapshot)}
+    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra, **code}, default=str).encode())
     _dump(folder.hydra / "config.yaml", config)
     if hydra is not None:
         _dump(folder.hydra / "overrides.yaml", hydra["overrides"]["task"])
@@ -130,13 +134,23 @@ def freeze(config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: Job
 
 
 def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The arguments of `freeze`.
+    """The configuration and Hydra's node, as `freeze` got them.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
     """
     saved = json.loads((folder.path / FROZEN).read_bytes())
     return saved["config"], saved["hydra"]
+
+
+def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
+    """The folder in which the command was typed, and the folder of its snapshot.
+
+    Raises:
+        OSError, ValueError: the file is missing or broken.
+    """
+    saved = json.loads((folder.path / FROZEN).read_bytes())
+    return saved.get("cwd"), saved.get("snapshot")
 
 
 def load_frozen(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:

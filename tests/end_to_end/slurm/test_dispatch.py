@@ -195,30 +195,45 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     lab, project = cluster, tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine" / "__init__.py").write_text(
-        "class Job:\n    def run(self, config):\n        print('this is version', VERSION, flush=True)\nVERSION = 1\n"
+        "class Job:\n    def __init__(self, **settings): pass\n"
+        "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
     )
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], cwd=project, check=True)
     source = project / "mine" / "__init__.py"
     source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))  # not committed, and yet it counts
-    words = [
-        f"paths.outputs={tmp_path / 'outputs'}",
-        "model=mlp",
-        "data=digits",
-        "job._target_=mine.Job",
-        "dispatch=slurm",
-    ]
-    submit = [sys.executable, "-m", "launcher", *words, "dispatch.snapshot=true", *HELD]
-    done = subprocess.run(submit, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST)
-    assert done.returncode == 0, done.stderr
+    words = ["paths.outputs=outputs", "model=mlp", "data=digits", "job._target_=mine.Job", "dispatch=slurm", *HELD]
+    outputs = project / "outputs"
+
+    def submit(*overrides):
+        command = [sys.executable, "-m", "launcher", *words, *overrides]
+        done = subprocess.run(
+            command, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST
+        )
+        assert done.returncode == 0, done.stderr
+
+    def output_of_job(folder):
+        job = job_of(folder)
+        lab.run("scontrol", "release", job)
+        lab.wait_until_ended(job)
+        return (folder / "logs" / f"slurm-{job}.log").read_text()
+
+    submit("dispatch.snapshot=true")
     source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3"))
-    (job_note,) = (tmp_path / "outputs").glob("*/*/slurm.json")
-    job = json.loads(job_note.read_text())["job_id"]
-    lab.run("scontrol", "release", job)
-    lab.wait_until_ended(job)
-    log = (job_note.parent / "logs" / f"slurm-{job}.log").read_text()
-    assert "this is version 2" in log
-    (told,) = (tmp_path / "outputs" / ".slurm").glob("*/snapshot.json")
-    assert json.loads(told.read_text())["dirty"] is True
-    assert "+VERSION = 2" in (told.parent / "code.diff").read_text()
+    (folder,) = run_folders(outputs)
+    assert "this is version 2" in output_of_job(folder)
+    (snapshot,) = (outputs / ".slurm").glob("*/snapshot.json")
+    assert json.loads(snapshot.read_text())["dirty"] is True
+    assert "+VERSION = 2" in (snapshot.parent / "code.diff").read_text()
+    submit("seed=1")  # without a snapshot: the package is in the folder in which the command was typed
+    (other,) = set(run_folders(outputs)) - {folder}
+    assert "this is version 3" in output_of_job(other)
+
+    retried = runs(lab, "retry", outputs, "--all")  # typed in another folder
+    assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, retried.stderr
+    assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(other)
+
+
+def job_of(folder):
+    return json.loads((folder / "slurm.json").read_text())["job_id"]

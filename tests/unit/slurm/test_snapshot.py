@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.slurm.snapshot import take
+from launcher.slurm.snapshot import lines, take
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -36,14 +36,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_working_tree_is_copied(repository, tmp_path):
     folder = tmp_path / "submission"
     folder.mkdir()
-    lines = take(folder)
+    assert take(folder) == folder
     assert (folder / "code" / "src" / "package" / "code.py").read_text() == "VERSION = 2\n"
     assert os.readlink(folder / "code" / "link") == "a name.txt"
     assert not (folder / "code" / "scratch.txt").exists()
     saved = json.loads((folder / "snapshot.json").read_text())
     assert saved["dirty"] is True and saved["untracked"] == ["scratch.txt"] and len(saved["commit"]) == 40
     assert "+VERSION = 2" in (folder / "code.diff").read_text()
-    script = "\n".join([*lines, 'echo "$PYTHONPATH"'])
+    script = "\n".join([*lines(folder), 'echo "$PYTHONPATH"'])
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(["sh", "-c", script], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip().split(os.pathsep) == [str(folder / "code" / "src"), str(folder / "code")]
@@ -55,5 +55,47 @@ def test_without_a_commit_it_is_refused(tmp_path, monkeypatch, is_repository):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     if is_repository:
         git(tmp_path, "init", "-q")
-    with pytest.raises(ConfigError, match=r"dispatch\.snapshot=true: .*take dispatch\.snapshot=false"):
+    with pytest.raises(ConfigError, match=r"dispatch\.snapshot=true: .*use dispatch\.snapshot=false"):
         take(tmp_path)
+
+
+def test_submodules_are_copied(repository, tmp_path, monkeypatch):
+    """Also one inside another, each with its own changes."""
+    for name in ("inner", "outer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.py").write_text("VERSION = 1\n")
+        git(tmp_path / name, "init", "-q")
+        git(tmp_path / name, "add", "-A")
+        git(tmp_path / name, "commit", "-qm", "first")
+    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
+    git(tmp_path / "outer", *add, str(tmp_path / "inner"), "deep/inner")
+    git(tmp_path / "outer", "commit", "-qm", "a submodule")
+    monkeypatch.chdir(tmp_path / "repository")
+    git(repository, *add, str(tmp_path / "outer"), "lib/outer")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "update", "-q", "--init", "--recursive")
+    git(repository, "commit", "-qam", "a submodule")
+    clean = take(folder_in(tmp_path, "clean"))
+    assert json.loads((clean / "snapshot.json").read_text())["dirty"] is False
+
+    inner = repository / "lib" / "outer" / "deep" / "inner"
+    (inner / "code.py").write_text("VERSION = 2\n")
+    (inner / "notes.txt").write_text("not tracked")
+    folder = take(folder_in(tmp_path, "changed"))
+    assert (folder / "code" / "lib" / "outer" / "code.py").read_text() == "VERSION = 1\n"
+    assert (folder / "code" / "lib" / "outer" / "deep" / "inner" / "code.py").read_text() == "VERSION = 2\n"
+    saved = json.loads((folder / "snapshot.json").read_text())
+    assert saved["dirty"] is True
+    assert saved["untracked"] == ["scratch.txt", "lib/outer/deep/inner/notes.txt"]
+    assert set(saved["submodules"]) == {"lib/outer", "lib/outer/deep/inner"}
+    git(clean / "code", "apply", "--include=lib/*", str(folder / "code.diff"))  # it fits the tree from its top
+    assert (clean / "code" / "lib" / "outer" / "deep" / "inner" / "code.py").read_text() == "VERSION = 2\n"
+
+
+def folder_in(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
+def test_a_removed_snapshot_is_refused(repository, tmp_path):
+    with pytest.raises(ConfigError, match="snapshot of its code was removed"):
+        lines(tmp_path / "gone")
