@@ -18,6 +18,11 @@ def main() -> None:
         from launcher.cli.init import main as init
 
         return init(sys.argv[2:])
+    if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in sys.argv[1:]}:
+        from launcher.cli.completion import answer, asked
+
+        if request := asked(sys.argv[1:]):
+            return print(answer(request), end="")
     if {"-h", "--help"} & set(sys.argv[1:]):
         from launcher.cli.help import print_help
 

@@ -16,14 +16,14 @@ from launcher.errors import ConfigError
 
 def help_text(config_dir: str | None = None) -> str:
     """The help, with the groups of the user's folder of configuration."""
-    folders = _folders(config_dir)
+    folders = folders_of(config_dir)
     file = folders[0] / "hydra" / "help" / "launcher.yaml"
     template = yaml.safe_load(file.read_text(encoding="utf-8"))["template"]
     lines = [f"{group}: {', '.join(options)}" for group, options in groups(folders).items()]
     return string.Template(template).substitute(APP_CONFIG_GROUPS="\n".join(lines) + "\n")
 
 
-def _folders(config_dir: str | None) -> list[Traversable]:
+def folders_of(config_dir: str | None) -> list[Traversable]:
     own = Path(config_dir) if config_dir else own_folder()
     return [main_folder(), *([own] if own is not None and own.is_dir() else [])]
 
@@ -47,7 +47,7 @@ def print_help(argv: Sequence[str] | None = None) -> None:
 
     try:
         width = min(shutil.get_terminal_size().columns, 120)
-        texts = [topic_text(topic, _folders(known.config_dir), max(width, 40)) for topic in topics]
+        texts = [topic_text(topic, folders_of(known.config_dir), max(width, 40)) for topic in topics]
     except ConfigError as error:
         print("\n".join(error.sentences), file=sys.stderr)
         raise SystemExit(2) from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -137,7 +138,8 @@ class _Diagnosis:
 
 def _broken_base(config_name: str, error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
-        return f"--config-name={config_name}: there is no such configuration."
+        names = loader().repository.get_group_options("", ObjectType.CONFIG)
+        return f"--config-name={config_name}: there is no such configuration{hint(config_name, names)}"
     return first_line(error)
 
 

@@ -109,6 +109,7 @@ BAD = {
     "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, data=synthetic, data=text,",
     "--nope": "unrecognized arguments: --nope; see --help.",
     "--config-name=nope": "--config-name=nope: there is no such configuration.",
+    "--config-name=confg": "--config-name=confg: there is no such configuration; did you mean config?",
     "--config-dir=nope": "--config-dir=nope: there is no such folder.",
     "--resolve": "--resolve needs --cfg job; see --help.",
     "-sc": "e.g. -sc install=bash.",
