@@ -28,8 +28,8 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
 from launcher.runs.filters import sort
 from launcher.runs.find import StoredRun
-from launcher.runs.format import Page
 from launcher.runs.listing import table
+from launcher.runs.table import terminal_width
 
 
 @dataclass
@@ -191,9 +191,8 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
     if len(runs) < 2 or len(metrics) != 1 or any(run.state in ("queued", "running") for run in runs):
         return
     best_first = sort(runs, "best", reverse=runs[0].best_is_most)
-    page = Page()
     print(f"Ranked by {metrics.pop()}:")
-    page.print(table(best_first, time.time(), page.width if sys.stdout.isatty() else None))
+    table(best_first, time.time(), terminal_width()).print()
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:

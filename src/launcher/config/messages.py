@@ -1,20 +1,9 @@
-"""Faults of a configuration, and how their sentences show values, types and suggestions."""
+"""Faults of a configuration, and how their sentences show values and suggestions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from annotated_types import Ge, Gt, Le, Lt
-
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
-LIMITS = {
-    Gt: ("gt", "greater than"),
-    Ge: ("ge", "of at least"),
-    Lt: ("lt", "less than"),
-    Le: ("le", "of at most"),
-}
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -66,65 +55,3 @@ def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
     """`; did you mean X?` or a full stop; `template` is how X is written (`model={}`)."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."
-
-
-def describe(annotation: Any) -> str:
-    """A type in words: `int | None` is "a whole number or null"."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        limits = {type(mark): getattr(mark, LIMITS[type(mark)][0]) for mark in bounds(annotation)}
-        if Ge in limits and (Le in limits or Lt in limits):
-            top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
-            return f"{describe(arguments[0])} from {limits[Ge]} {top}"
-        return " ".join([describe(arguments[0]), *(f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items())])
-    if origin in (Union, UnionType):
-        return " or ".join(describe(argument) for argument in arguments)
-    if origin is Literal:
-        choices = ", ".join(show(value).strip("'") for value in arguments)
-        return f"one of {choices}" if len(arguments) > 1 else choices
-    kind = origin or annotation
-    if kind is list:
-        return "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
-    if kind is dict:
-        return "a mapping of keys to values"
-    return NOUNS.get(kind, "another type")
-
-
-def bounds(annotation: Any) -> list[Ge | Gt | Le | Lt]:
-    """The limits that an `Annotated` type carries."""
-    return [mark for mark in get_args(annotation)[1:] if type(mark) in LIMITS]
-
-
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether a plain value has a type of `launcher.config.annotations`, strictly: text is not a number, and neither a
-    bool nor 2.0 is an int. An int is a float, as in Python.
-    """
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return fits(value, arguments[0]) and all(_within(value, mark) for mark in bounds(annotation))
-    if origin in (Union, UnionType):
-        return any(fits(value, argument) for argument in arguments)
-    if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in arguments)
-    kind = origin or annotation
-    if kind is list:
-        return isinstance(value, list) and all(fits(item, kind) for item in value for kind in arguments)
-    if kind is dict:
-        return isinstance(value, dict) and all(fits(item, kind) for item in value.values() for kind in arguments[1:])
-    if kind is float:
-        return type(value) in (int, float)
-    if kind in (None, NoneType):
-        return value is None
-    return type(value) is kind if kind in NOUNS else True
-
-
-def _within(value: Any, mark: Ge | Gt | Le | Lt) -> bool:
-    if value is None:
-        return True
-    if isinstance(mark, Gt):
-        return bool(value > mark.gt)
-    if isinstance(mark, Ge):
-        return bool(value >= mark.ge)
-    if isinstance(mark, Lt):
-        return bool(value < mark.lt)
-    return bool(value <= mark.le)

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from launcher.config.messages import describe, show
+from launcher.config.fits import describe
+from launcher.config.messages import show
 from launcher.config.options import groups, options
 from launcher.config.sections import SECTIONS, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS
-from launcher.config.messages import Fault, WrongType, describe, fits, hint, show
+from launcher.config.fits import describe, fits
+from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.resolve import UNRESOLVED, references, resolve
 from launcher.config.sections import SECTIONS, CompileKeys, Top, section

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
@@ -11,7 +11,11 @@ from launcher.dispatch.submitted_runs import SubmittedRun, result
 from launcher.run import signals
 from launcher.run.logs import console
 from launcher.runs import find, listing
+from launcher.runs.table import terminal_width
 from launcher.slurm import scheduler
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Queue = dict[str, scheduler.QueuedJob] | None
 
@@ -39,7 +43,7 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
             queue = scheduler.queue()
             find.join_queue(stored, queue)
             if sys.stdout.isatty():
-                live.update(listing.table(stored, time.time()), refresh=True)
+                live.update(_shown(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
             open_runs = [run for run, state in pairs if _is_open(run, state, queue, missing)]
             if not open_runs:
@@ -52,8 +56,16 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
                 )
                 raise signals.Stop(signals.received())
             sleep(PAUSE)
-        live.update(listing.table(stored, time.time()), refresh=True)
+        live.update(_shown(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]
+
+
+def _shown(runs: list[find.StoredRun]) -> "Text":
+    from rich.text import Text
+
+    colored = sys.stdout.isatty()
+    lines = listing.table(runs, time.time(), terminal_width()).lines(terminal_width(), colored)
+    return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 
 def _is_open(run: SubmittedRun, stored: find.StoredRun, queue: Queue, missing: dict[str, int]) -> bool:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +64,8 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 def versions(also: Collection[str] = ()) -> dict[str, str]:
     """Versions of Python, this package, and those libraries that may change a run's numbers: the imported ones, and
     those in `also`."""
+    from importlib import metadata  # 0.05 s, for what starts a run alone
+
     result = {"python": sys.version.split()[0]}
     used = {module: name for module, name in VERSIONED.items() if module in sys.modules or module in also}
     for module, name in {"launcher": "torch-launcher", **used}.items():

@@ -1,41 +1,27 @@
-"""The command line of `python -m launcher.runs`. Each verb is a module with `add_arguments` and `run`."""
+"""The command line of `python -m launcher.runs`. Each verb is a module, imported on use."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.run.logs import prepare_streams
-from launcher.runs import (
-    cancel,
-    compare,
-    digest,
-    evaluate,
-    export,
-    fork,
-    list_checkpoints,
-    listing,
-    logs,
-    plot,
-    report,
-    resume,
-    retry,
-    show,
-    sync,
-    verify,
-)
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
-VERBS = {
-    "list": listing, "show": show, "logs": logs, "resume": resume, "evaluate": evaluate, "export": export, "fork": fork,
-    "cancel": cancel, "retry": retry, "compare": compare, "plot": plot, "report": report, "sync": sync,
-    "list-checkpoints": list_checkpoints, "verify": verify, "digest": digest,
-}  # fmt: skip
+VERBS = (
+    "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
+    "plot", "report", "sync", "list-checkpoints", "verify", "digest",
+)  # fmt: skip
+"""Each is a module with `add_arguments` and `run`."""
+MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"}
+"""Those that are not named as their verb."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,8 +31,19 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help.")
 
 
-def build_parser() -> Parser:
-    """The parser of all verbs. `--outputs` may be before or after the verb."""
+def module_of(verb: str) -> str:
+    return f"launcher.runs.{MODULES.get(verb, verb)}"
+
+
+def summary(verb: str) -> str:
+    """The first line of a verb's module, which is not imported for that: some take long."""
+    spec = find_spec(module_of(verb))
+    loader: Any = spec and spec.loader
+    return str(loader.get_source(spec.name)).partition("\n")[0].strip('"')  # type: ignore[union-attr]
+
+
+def build_parser(chosen: str) -> Parser:
+    """The parser of the verbs; of all but the chosen one it knows only the names and summaries."""
     parser = Parser(
         prog="python -m launcher.runs",
         description="Look at runs and act on them. Without a verb: list.",
@@ -54,11 +51,12 @@ def build_parser() -> Parser:
     )
     add_outputs(parser, default=Path("outputs"))
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
-    for name, module in VERBS.items():
-        summary = (module.__doc__ or "").splitlines()[0]
-        verb = verbs.add_parser(name, help=summary, description=summary, epilog=parser.epilog)
+    for name in VERBS:
+        line = summary(name)
+        verb = verbs.add_parser(name, help=line, description=line, epilog=parser.epilog)
         add_outputs(verb, default=argparse.SUPPRESS)
-        module.add_arguments(verb)
+        if name == chosen:
+            import_module(module_of(name)).add_arguments(verb)
     return parser
 
 
@@ -105,7 +103,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         ConfigError: an unknown word.
     """
-    parser = build_parser()
+    parser = build_parser(_outputs_first(words)[1][0])
     parsed, rest = parser.parse_known_args(words)
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(parsed, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -119,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         parsed = parse(with_verb(sys.argv[1:] if arguments is None else arguments))
-        code: int = VERBS[parsed.verb].run(parsed)
+        code: int = import_module(module_of(parsed.verb)).run(parsed)
         sys.stdout.flush()
         return code
     except ConfigError as error:

@@ -1,7 +1,9 @@
 """In which keys runs differ."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
+from launcher.runs.cache import may_differ
 from launcher.runs.find import StoredRun
 
 TAG = "run.tag"
@@ -36,7 +38,7 @@ def is_group(name: str) -> bool:
 
 def not_counted(runs: list[StoredRun]) -> set[str]:
     """Keys that cannot change a run's numbers."""
-    return {"run", "paths", "hydra"}.union(*(run.config.get("run", {}).get("not_identity") or () for run in runs))
+    return {"run", "paths", "hydra"}.union(*{tuple(run.not_identity) for run in runs})
 
 
 def counts(key: str, ignored: set[str]) -> bool:
@@ -47,17 +49,19 @@ def counts(key: str, ignored: set[str]) -> bool:
 
 def differing_keys(runs: list[StoredRun], groups: set[str]) -> set[str]:
     """Keys that vary over all runs; under one of `groups`, over the runs of one choice."""
-    configured = [run for run in runs if run.values]
-    outside = [{k: v for k, v in run.values.items() if k.split(".")[0] not in groups} for run in configured]
-    keys = varying(outside)
+    rows = [run.values for run in runs if run.values]
+    keys = varying(rows)
+    outside = {key for key in keys if key.split(".")[0] not in groups}
+    within: set[str] = set()
     for group in groups:
-        families: dict[str | None, list[dict[str, str]]] = defaultdict(list)
-        for run in configured:
-            within = {k: v for k, v in run.values.items() if k.startswith(f"{group}.")}
-            families[run.choices.get(group)].append(within)
+        families: dict[str | None, list[Mapping[str, str]]] = defaultdict(list)
+        for run in runs:
+            if run.values:
+                families[run.choices.get(group)].append(run.values)
+        candidates = {key for key in keys if key.startswith(f"{group}.")}
         for family in families.values():
-            keys |= varying(family)
-    return keys
+            within |= varying(family, candidates)
+    return outside | within
 
 
 def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
@@ -74,7 +78,7 @@ def without_targets(keys: set[str]) -> set[str]:
     return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
 
 
-def varying(rows: list[dict[str, str]]) -> set[str]:
-    """Keys whose value is not the same in all rows, or that not all rows have."""
-    keys = {key for row in rows for key in row}
+def varying(rows: Sequence[Mapping[str, str]], keys: set[str] | None = None) -> set[str]:
+    """Keys, of all or of these, whose value is not the same in all rows, or that not all rows have."""
+    keys = may_differ(rows) if keys is None else keys
     return {key for key in keys if len({row.get(key) for row in rows}) > 1}

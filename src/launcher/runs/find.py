@@ -2,8 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from launcher.run.folder import RunFolder
 from launcher.run.history import History, sampled, sparkline
 from launcher.run.holder import is_held
 from launcher.run.record import read_record
+from launcher.runs.cache import ENDED, Overlay, RunCache, stamp
 from launcher.runs.format import seconds_of
 from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
@@ -26,6 +28,7 @@ from launcher.slurm.submission import JobNote
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 CURVE_WIDTH = 10
+CHOICES = re.compile(r"^    choices:\n(      .*\n)+(?=  ? ? ?\S)", re.MULTILINE)
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, or a folder"
 
@@ -40,6 +43,35 @@ class StoredRun:
     """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
     """True once SLURM was asked: a run without a job then has none."""
+
+    @classmethod
+    def cached(cls, path: Path, cache: RunCache) -> "StoredRun":
+        """As `read`, from the cache of an earlier listing if nothing has changed since."""
+        entry = cache.get(path)
+        if entry is None:
+            seen = stamp(path)
+            run = cls.read(path)
+            if run.record.get("state") in ENDED:
+                cache.add(path, run._entry(cache), seen)
+            return run
+        run = cls(RunFolder(path), entry["record"])
+        run.__dict__ |= {
+            "values": Overlay(cache.values, entry["values"]), "choices": Overlay(cache.choices, entry["choices"]),
+            "overrides": entry["overrides"], "loss_curve": entry["curve"], "_newest": entry["metrics"],
+            "note": None if entry["note"] is None else JobNote(**entry["note"]),
+        }  # fmt: skip
+        return run
+
+    def _entry(self, cache: RunCache) -> dict[str, Any]:
+        """What the cache keeps; from here on this run has its values in the same form."""
+        cache.values, cache.choices = cache.values or self.values, cache.choices or self.choices
+        values, choices = Overlay.of(cache.values, self.values), Overlay.of(cache.choices, self.choices)
+        self.__dict__ |= {"values": values, "choices": choices}
+        self.__dict__.pop("config")
+        return {
+            "record": self.record, "values": values.changed, "choices": choices.changed, "overrides": self.overrides,
+            "curve": self.loss_curve, "note": self.note and asdict(self.note), "metrics": self._newest,
+        }  # fmt: skip
 
     @classmethod
     def read(cls, path: Path) -> "StoredRun":
@@ -142,7 +174,12 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> dict[str, Value]:
-        return newest_metrics(self.folder.metrics_path)
+        return {name: Value(value, step) for name, (value, step) in json.loads(self._newest).items()}
+
+    @cached_property
+    def _newest(self) -> str:
+        """The newest metrics as JSON, which is smaller in memory and seldom needed."""
+        return json.dumps(newest_metrics(self.folder.metrics_path))
 
     @cached_property
     def history(self) -> History:
@@ -163,7 +200,7 @@ class StoredRun:
         return config if isinstance(config, dict) else {}
 
     @cached_property
-    def values(self) -> dict[str, str]:
+    def values(self) -> Mapping[str, str]:
         """The configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}."""
         return {path: written(value) for path, value in leaves(self.config).items()}
 
@@ -173,15 +210,29 @@ class StoredRun:
         overrides = self._yaml("overrides.yaml")
         return [str(item) for item in overrides] if isinstance(overrides, list) else []
 
+    @property
+    def not_identity(self) -> list[str]:
+        """The keys that its configuration names as `run.not_identity`."""
+        text = self.values.get("run.not_identity", "")
+        return text[1:-1].split(",") if text.startswith("[") else []
+
     @cached_property
-    def choices(self) -> dict[str, str]:
+    def choices(self) -> Mapping[str, str]:
         """The option of each config group: {"model": "gpt", ...}."""
-        node: Any = self._yaml("hydra.yaml")
+        node = self._choices_alone() or self._yaml("hydra.yaml")
         for key in ("hydra", "runtime", "choices"):
             node = node.get(key) if isinstance(node, dict) else None
         if not isinstance(node, dict):
             return {}
         return {str(group): written(option) for group, option in node.items()}
+
+    def _choices_alone(self) -> Any:
+        """The part of hydra.yaml that has the choices, a tenth of the file, if it is written as our files are."""
+        try:
+            match = CHOICES.search((self.folder.hydra / "hydra.yaml").read_text())
+            return yaml.load(f"hydra:\n  runtime:\n{match[0]}", Loader=LOADER) if match else None
+        except (OSError, yaml.YAMLError, UnicodeDecodeError):
+            return None
 
     @property
     def config_dir(self) -> str | None:
@@ -225,19 +276,30 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
-def find_runs(outputs: Path) -> list[StoredRun]:
+def find_runs(outputs: Path, cache: RunCache | None = None) -> list[StoredRun]:
     """All runs below a folder, in the order in which they started."""
-    runs = [StoredRun.read(path) for path in run_folders(outputs)]
+    cache = RunCache(outputs) if cache is None else cache
+    runs = [StoredRun.cached(path, cache) for path in run_folders(outputs)]
+    cache.save()
     return sorted(runs, key=lambda run: (run.started, str(run.folder.path)))
 
 
 def run_folders(outputs: Path) -> Iterator[Path]:
-    """Folders with a run.json. Folders inside a run are not searched: a run may have many files."""
-    for folder, names, files in os.walk(outputs):
-        names[:] = sorted(name for name in names if not name.startswith("."))
-        if "run.json" in files:
-            names.clear()
-            yield Path(folder)
+    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
+    return map(Path, _run_folders(str(outputs)))
+
+
+def _run_folders(folder: str) -> Iterator[str]:
+    if os.path.lexists(f"{folder}/run.json"):
+        yield folder
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name[0] != "."]
+    except OSError:
+        return
+    for name in sorted(names):
+        yield from _run_folders(f"{folder}/{name}")
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:

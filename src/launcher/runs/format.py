@@ -1,20 +1,7 @@
-"""Numbers, times and tables as people read them."""
+"""Numbers and times as people read them."""
 
-import sys
 from datetime import datetime
-from typing import Any, NoReturn
-
-from rich.console import Console
-
-
-class Page(Console):
-    """Standard output. Into a pipe a row is a line: nothing is wrapped or cut there."""
-
-    def __init__(self) -> None:
-        super().__init__(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError  # for `main`, which ends with 0; rich would end with 1
+from typing import Any
 
 
 def duration(seconds: float) -> str:

@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from launcher.run.history import BARS, encodable
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import StoredRun, ask_queue, find_runs
-from launcher.runs.format import Page, duration, number, progress, seconds_of
+from launcher.runs.format import duration, number, progress, seconds_of
+from launcher.runs.table import Table, terminal_width
 
 COLORS = {
     "running": "green",
@@ -68,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
         print(f"There are no runs in {arguments.outputs}{suffix}.", file=sys.stderr)
         return 0
-    page = Page()
-    width = page.width if sys.stdout.isatty() else None
-    page.print(table(runs, time.time(), width, columns, arguments.sort or ""))
+    table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     return 0
 
 
@@ -81,7 +77,7 @@ class Column:
     heading: str
     cell: Callable[[StoredRun], str]
     spare: int = 0
-    justify: Any = "right"
+    is_right: bool = True
 
 
 def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
@@ -98,12 +94,12 @@ def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> li
         Column("age", lambda run: age(run, now), spare=6),
     ]
     if encodable(BARS, sys.stdout):
-        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=5, justify="left"))
+        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=5, is_right=False))
     if any(run.job_id for run in runs):
         columns += [
-            Column("job", lambda run: run.job_id or "-", spare=4, justify="left"),
-            Column("node", lambda run: run.node or "-", spare=8, justify="left"),
-            Column("waits for", lambda run: run.waits_for or "-", spare=9, justify="left"),
+            Column("job", lambda run: run.job_id or "-", spare=4, is_right=False),
+            Column("node", lambda run: run.node or "-", spare=8, is_right=False),
+            Column("waits for", lambda run: run.waits_for or "-", spare=9, is_right=False),
         ]
     return columns
 
@@ -129,31 +125,36 @@ def table(
     rows = differences(runs)
     differing, short = typed(rows), typed(shortened(rows))
     always = [
-        Column("name", lambda run: run.name, justify="left"),
-        Column("id", lambda run: run.id, justify="left"),
-        Column("state", lambda run: run.state, justify="left"),
+        Column("name", lambda run: run.name, is_right=False),
+        Column("id", lambda run: run.id, is_right=False),
+        Column("state", lambda run: run.state, is_right=False),
     ]
     columns = [*always, *columns_of(runs, now, keys)]
-    if sorted_by not in {column.heading for column in columns} and any(sorted_by in run.metrics for run in runs):
+    if (
+        sorted_by
+        and sorted_by not in {column.heading for column in columns}
+        and any(sorted_by in run.metrics for run in runs)
+    ):
         columns.append(key_column(sorted_by))
+    cells = [[column.cell(run) for run in runs] for column in columns]
     shows_differences = any(differing)
     if width is not None:
-        columns, room = fitting(columns, runs, width, longest=max(map(len, short)))
+        kept, room = fitting(columns, cells, width, longest=max(map(len, short)))
+        columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
         shows_differences = shows_differences and room >= NARROWEST
         if max(map(len, differing)) > room:
             differing = short
-    result = Table(box=None, pad_edge=False, header_style="bold", expand=width is not None and shows_differences)
-    for column in columns[:2]:
-        result.add_column(column.heading, no_wrap=True, overflow="ellipsis")
     if shows_differences:
-        result.add_column("differs in", no_wrap=True, overflow="ellipsis", ratio=1 if width is not None else None)
-    for column in columns[2:]:
-        result.add_column(column.heading, no_wrap=True, justify=column.justify)
-    for run, differs in zip(runs, differing, strict=True):
-        cells = [Text(column.cell(run)) for column in columns]
-        cells[2].style = COLORS.get(run.state, "")
-        result.add_row(*cells[:2], *([Text(differs)] if shows_differences else []), *cells[2:])
-    return result
+        columns.insert(2, Column("differs in", str, is_right=False))
+        cells.insert(2, differing)
+    state = 3 if shows_differences else 2
+    return Table(
+        [column.heading for column in columns],
+        list(zip(*cells, strict=True)),
+        right=frozenset(index for index, column in enumerate(columns) if column.is_right),
+        shrinks=(2, 0, 1) if shows_differences else (0, 1),
+        styles={(index, state): COLORS.get(text, "") for index, text in enumerate(cells[state])},
+    )
 
 
 def typed(rows: Sequence[dict[str, str]]) -> list[str]:
@@ -168,17 +169,17 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [{names[key]: value for key, value in row.items()} for row in rows]
 
 
-def fitting(columns: list[Column], runs: Sequence[StoredRun], width: int, longest: int) -> tuple[list[Column], int]:
-    """The columns for a terminal of `width` characters, and the room that they leave to `differs in`, whose longest
-    cell has `longest` characters."""
-    widths = [max(len(column.heading), *(len(column.cell(run)) for run in runs)) + 2 for column in columns]
+def fitting(columns: list[Column], cells: list[list[str]], width: int, longest: int) -> tuple[list[int], int]:
+    """The indices of the columns for a terminal of `width` characters, and the room that they leave to `differs in`,
+    whose longest cell has `longest` characters."""
+    widths = [max(map(len, (column.heading, *texts))) + 2 for column, texts in zip(columns, cells, strict=True)]
     kept = list(range(len(columns)))
     for index in sorted((i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare):
         wanted = min(longest, COMFORTABLE if columns[index].spare >= SPARED_FIRST else NARROWEST)
         if width - sum(widths[i] for i in kept) >= wanted:
             break
         kept.remove(index)
-    return [columns[index] for index in kept], width - sum(widths[i] for i in kept)
+    return kept, width - sum(widths[i] for i in kept)
 
 
 def age(run: StoredRun, now: float) -> str:
@@ -200,7 +201,7 @@ def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
         "job_state": run.job.state if run.job is not None else None,
         "waits_for": run.waits_for,
         "differs": differs,
-        "choices": run.choices,
+        "choices": dict(run.choices),
         "overrides": run.overrides,
         "metrics": {key: value for key, (value, _) in run.metrics.items()},
     }

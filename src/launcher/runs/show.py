@@ -11,7 +11,8 @@ from rich.text import Text
 
 from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, StoredRun, find_run
-from launcher.runs.format import Page, best, duration, local_time, number, progress, seconds_of, size
+from launcher.runs.format import best, duration, local_time, number, progress, seconds_of, size
+from launcher.runs.page import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,10 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 
 from launcher.errors import ConfigError
 from launcher.run import signals
@@ -36,6 +35,9 @@ from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 FROZEN, JOB_NOTE = "submission.json", "slurm.json"
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -153,12 +155,14 @@ def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
     return saved.get("cwd"), saved.get("snapshot")
 
 
-def load_frozen(folder: RunFolder) -> tuple[DictConfig, DictConfig | None]:
+def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     """The same as configurations; Hydra's node is in one of its own.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
     """
+    from omegaconf import OmegaConf  # 0.1 s, which a look at the runs need not spend
+
     config, hydra = frozen(folder)
     return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
 

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.config.messages import describe, fits, hint, nearest, show
+from launcher.config.fits import describe, fits
+from launcher.config.messages import hint, nearest, show
 from launcher.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, UnitInterval
 
 

@@ -1,0 +1,85 @@
+"""Make folders of runs that have ended, as training leaves them: for measuring `runs`.
+
+python benchmarks/run_folders.py OUTPUTS --count 1000
+"""
+
+import argparse
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.config.compose import compose
+from launcher.config.resolve import plain_hydra
+from launcher.config.schema import validate
+from launcher.run.folder import RunFolder
+from launcher.run.record import Attempt, iso
+
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+MODELS = ("mlp", "gpt")
+STARTED = 1_800_000_000.0
+STEPS = range(10, 1001, 10)
+
+
+def make(outputs: Path, count: int) -> None:
+    """A sweep over the model, the learning rate and the seed; every 20th run failed."""
+    configs = [base(outputs, model) for model in MODELS]
+    for index in range(count):
+        plain, hydra = configs[index % len(MODELS)]
+        plain["optimizer"]["lr"], plain["seed"] = 1e-4 * (1 + index // 2 % 50), index // 100
+        words = [*hydra["overrides"]["task"][:3], f"optimizer.lr={plain['optimizer']['lr']}", f"seed={plain['seed']}"]
+        run = plain["run"]
+        run["id"] = hashlib.sha256(str(index).encode()).hexdigest()[:8]
+        run["dir"] = str(outputs / run["name"] / run["id"])
+        write(plain, {**hydra, "overrides": {**hydra["overrides"], "task": words}}, index)
+
+
+def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    data = "digits" if model == "mlp" else "synthetic"
+    config = compose([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
+    return validate(config), plain_hydra(config.hydra)
+
+
+def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
+    folder = RunFolder(config["run"]["dir"]).create()
+    folder.hydra.mkdir(exist_ok=True)
+    for name, value in (("config", config), ("overrides", hydra["overrides"]["task"]), ("hydra", {"hydra": hydra})):
+        (folder.hydra / f"{name}.yaml").write_text(yaml.dump(value, Dumper=DUMPER, sort_keys=False))
+    started, rate = STARTED + 60 * index, config["optimizer"]["lr"]
+    losses = [2.3 * math.exp(-50 * rate * step / 100) + 0.1 for step in STEPS]
+    times = {"train/step_time": 0.001, "train/data_time": 0.0001, "train/lr/0": rate, "train/grad_norm": 0.5}
+    lines = [
+        {"step": step, "time": started + step, "attempt": 1, "samples": step * 64, "train/loss": loss, **times}
+        for step, loss in zip(STEPS, losses, strict=True)
+    ]
+    lines[-1]["val/loss"] = losses[-1]
+    folder.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    failed, end = index % 20 == 19, started + STEPS[-1]
+    outcome: Any = "failed" if failed else "completed"
+    attempt = Attempt(
+        1, iso(started), "node", 1000 + index, 0, iso(end), None, STEPS[-1], outcome, None, int(failed),
+        "RuntimeError: out of memory" if failed else None,
+    )  # fmt: skip
+    record = {
+        "id": config["run"]["id"], "name": config["run"]["name"], "state": outcome,
+        "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1, "strategy": "none",
+        "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
+        "attempts": [vars(attempt)],
+    }  # fmt: skip
+    folder.record_path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("outputs", type=Path)
+    parser.add_argument("--count", type=int, default=1000)
+    arguments = parser.parse_args()
+    make(arguments.outputs.absolute(), arguments.count)
+
+
+if __name__ == "__main__":
+    main()

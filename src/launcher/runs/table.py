@@ -1,0 +1,85 @@
+"""A table in text, one line a row, for any number of rows."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len, set_cell_size
+
+from launcher.run.history import encodable
+
+GAP = 2
+"""Columns between two cells."""
+CODES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+"""ANSI's codes of styles."""
+
+
+@dataclass
+class Table:
+    """
+    Args:
+        rows: the cells of each row.
+        right: the columns whose cells are at the right.
+        shrinks: columns that are cut if there is little room, the first one first.
+        styles: the style of a cell, by row and column.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: frozenset[int] = frozenset()
+    shrinks: Sequence[int] = ()
+    styles: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
+        """The heading and the rows, in at most `width` columns; None: nothing is cut."""
+        rows = [[_printable(cell) for cell in row] for row in self.rows]
+        widths = [max(map(_length, cells)) for cells in zip(self.headings, *rows, strict=True)]
+        if width is not None:
+            widths = self._fitting(widths, width)
+        bold = {(-1, column): "bold" for column in range(len(widths))}
+        styles = bold | self.styles if colored else {}
+        for index, row in enumerate([self.headings, *rows], -1):
+            cells = []
+            for column, (cell, room) in enumerate(zip(row, widths, strict=True)):
+                text = _fitted(cell, room, column in self.right)
+                code = CODES.get(styles.get((index, column), ""))
+                cells.append(text if code is None else f"\x1b[{code}m{text}\x1b[0m")
+            line = (" " * GAP).join(cells).rstrip()
+            yield line if width is None or colored else set_cell_size(line, min(cell_len(line), width))
+
+    def _fitting(self, widths: list[int], width: int) -> list[int]:
+        widths = list(widths)
+        for column in self.shrinks:
+            excess = sum(widths) + GAP * (len(widths) - 1) - width
+            widths[column] = max(1, widths[column] - max(0, excess))
+        return widths
+
+    def print(self) -> None:
+        """Print it; in a terminal no wider than that, and in colours."""
+        is_terminal = sys.stdout.isatty()
+        colored = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+        for line in self.lines(terminal_width(), colored):
+            print(line)
+
+
+def terminal_width() -> int | None:
+    """None: standard output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _fitted(text: str, room: int, right: bool) -> str:
+    length = _length(text)
+    if length > room:
+        end = "…" if encodable("…", sys.stdout) else "."
+        return set_cell_size(text, room - 1) + end
+    return " " * (room - length) + text if right else text + " " * (room - length)

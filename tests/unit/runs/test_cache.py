@@ -1,0 +1,118 @@
+"""The cache of a listing never changes what is listed."""
+
+import os
+import time
+
+import pytest
+import yaml
+
+from launcher.runs import cache
+from launcher.runs.cache import Overlay, RunCache
+from launcher.runs.find import StoredRun, find_runs
+
+COUNT = 24
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folders(make_run):
+    """Runs that ended a minute ago."""
+    made = []
+    for number in range(COUNT):
+        config = {"seed": number, "run": {"id": f"{number:08x}", "not_identity": ["paths", "device"]}}
+        folder = make_run("a", f"{number:08x}", config=config, choices={"model": "mlp"}, overrides=[f"seed={number}"])
+        folder.metrics_path.write_text(f'{{"step": 1, "train/loss": {number}, "val/loss": "nan"}}\n')
+        settle(folder)
+        made.append(folder)
+    return made
+
+
+def settle(folder, seconds=60.0):
+    then = time.time() - seconds
+    for name in cache.FILES:
+        if (folder.path / name).exists():
+            os.utime(folder.path / name, (then, then))
+
+
+def known(run):
+    """All that a listing shows or filters by."""
+    facts = run.record, dict(run.values), dict(run.choices), run.overrides, run.loss_curve, run.metrics, run.job_id
+    return (*facts, run.state, run.not_identity, len(run.values), bool(run.values), run.values.get("seed"))
+
+
+def parsed(monkeypatch):
+    """The runs that are read from their files from now on."""
+    read, names = StoredRun.read.__func__, []
+    monkeypatch.setattr(StoredRun, "read", classmethod(lambda cls, path: names.append(path.name) or read(cls, path)))
+    return names
+
+
+def test_a_second_listing_reads_no_run_again(folders, outputs, monkeypatch):
+    first = {run.label: known(run) for run in find_runs(outputs)}
+    names = parsed(monkeypatch)
+    second = {run.label: known(run) for run in find_runs(outputs)}
+    assert names == [] and second == first
+    assert all(known(StoredRun.read(folder.path)) == first[f"a/{folder.path.name}"] for folder in folders)
+
+
+@pytest.mark.parametrize("name", [name for name in cache.FILES if name != "slurm.json"])
+def test_a_file_that_has_changed_is_read_again(folders, outputs, monkeypatch, name):
+    find_runs(outputs)
+    file = folders[3].path / name
+    file.write_text(file.read_text())  # the same size
+    names = parsed(monkeypatch)
+    find_runs(outputs)
+    assert names == [folders[3].path.name]
+
+
+def test_a_changed_value_a_new_job_and_a_removed_run_are_seen(folders, outputs):
+    find_runs(outputs)
+    (folders[0].hydra / "config.yaml").write_text(yaml.safe_dump({"seed": 99}))
+    (folders[1].path / "slurm.json").write_text('{"job_id": "17"}')
+    (folders[2].record_path).unlink()
+    runs = {run.id: run for run in find_runs(outputs)}
+    assert dict(runs["00000000"].values) == {"seed": "99"}
+    assert runs["00000001"].job_id == "17"
+    assert "00000002" not in runs and len(runs) == COUNT - 1
+
+
+def test_what_runs_or_has_just_changed_is_not_kept(folders, make_run, outputs, monkeypatch):
+    make_run("b", "running", state="running")
+    settle(make_run("b", "stale", state="stale"))
+    settle(folders[0], seconds=0.1)
+    find_runs(outputs)
+    names = parsed(monkeypatch)
+    find_runs(outputs)
+    assert sorted(names) == ["00000000", "running", "stale"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 1, "outputs": 3, "runs": 4}'])
+def test_a_damaged_cache_is_ignored(folders, outputs, content):
+    find_runs(outputs)
+    (file,) = (RunCache(outputs).path.parent).iterdir()
+    file.write_text(content)
+    assert len(find_runs(outputs)) == COUNT
+    assert len(file.read_text()) > 1000, "it is written again"
+
+
+def test_a_cache_that_cannot_be_written(folders, outputs, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(find_runs(outputs)) == COUNT
+
+
+def test_few_runs_are_not_cached(make_run, outputs):
+    settle(make_run("a", "00000001"))
+    find_runs(outputs)
+    assert not RunCache(outputs).path.parent.exists()
+
+
+@pytest.mark.parametrize("values", [{}, {"a": "1"}, {"a": "2", "b": "3"}, {"b": "1", "c": "4"}])
+def test_an_overlay_is_the_mapping_it_stands_for(values):
+    overlay = Overlay.of({"a": "1", "b": "1"}, values)
+    assert dict(overlay) == values and len(overlay) == len(values) and bool(overlay) == bool(values)
+    assert all((key in overlay, overlay.get(key)) == (key in values, values.get(key)) for key in "abc")
