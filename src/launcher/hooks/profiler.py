@@ -54,7 +54,7 @@ class ProfilerHook(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._profile is None:
             return
-        self._step.__exit__(None, None, None)
+        self._end_step()
         if trainer.step == self._first + self.steps - 1 or trainer.is_last_step:
             self._finish(trainer)
 
@@ -62,7 +62,14 @@ class ProfilerHook(BaseHook):
         if self._profile is not None:  # stopped or failed within the window
             self._finish(trainer)
 
+    def _end_step(self) -> None:
+        """A record that outlives its profile is written to freed memory when a later profile runs."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
     def _finish(self, trainer: TrainerView) -> None:
+        self._end_step()
         profile, self._profile = self._profile, None
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)

@@ -25,9 +25,11 @@ def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path: Path) -> 
     def fail(trainer: object) -> None:
         raise RuntimeError("broken")
 
+    hook = ProfilerHook(start=0)
     with pytest.raises(RuntimeError, match="broken"):
-        Toy([ProfilerHook(start=0), FunctionHook(on_before_optimizer_step=fail)], 5, tmp_path).train()
+        Toy([hook, FunctionHook(on_before_optimizer_step=fail)], 5, tmp_path).train()
     assert (tmp_path / "profile" / "step-00000001-rank-0.json.gz").exists()
+    assert hook._step is None, "left open, it would end in a later profile, in memory that is freed"
 
 
 def test_other_ranks_record_nothing(tmp_path: Path) -> None:
