@@ -1,10 +1,7 @@
 """Saving: this rank's files, then rank 0's commit; in a thread where training should not wait for the disk."""
 
-import pickle
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.shards import why_not_stored, write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
+from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.run.deadline import progress
 from launcher.run.ranks import Ranks, maximum, world_size
@@ -50,10 +48,6 @@ class Payload:
     is_best: bool = False
 
 
-class Abandoned(Exception):
-    """Raised in a writer that was abandoned and wakes up again."""
-
-
 class Saver:
     """Writes one checkpoint at a time, in a thread. Waiting for it is bounded.
 
@@ -66,7 +60,7 @@ class Saver:
         self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
         self.must_wait = False
         """Whether a writer has hung: from then on training waits for each save, so that it knows the result."""
-        self._writing: _Writing | None = None
+        self._writing: Writing | None = None
         self._open()
 
     def _open(self) -> None:
@@ -87,7 +81,7 @@ class Saver:
         global_tensors: dict[str, torch.Tensor] = {}
         global_tree = encode(payload.global_state, global_tensors)
         job = _Job(payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors))
-        self._writing = writing = _Writing()
+        self._writing = writing = Writing()
         wait |= self.must_wait
         if not wait:
             job.detach(self._buffers)
@@ -138,20 +132,20 @@ class Saver:
         if writing is not None and writing.error is not None:
             raise SaveFailed(str(writing.error)) from writing.error
 
-    def _give_up(self, writing: "_Writing") -> None:
+    def _give_up(self, writing: Writing) -> None:
         """Abandon a hanging writer. It keeps its buffers, group and folder, and the next save gets its own."""
         writing.give_up(self.patience)
         self.must_wait = True
         self._open()
 
     # ------------------------------------------------------------------------------------------------ in the thread
-    def _run(self, job: "_Job", writing: "_Writing") -> None:
+    def _run(self, job: "_Job", writing: Writing) -> None:
         try:
             self._write(job, writing, self._group)
         except BaseException as error:  # every kind: it is handed to the training thread
             writing.error = writing.error or error
 
-    def _write(self, job: "_Job", writing: "_Writing", group: Any) -> None:
+    def _write(self, job: "_Job", writing: Writing, group: Any) -> None:
         def collect(act: Callable[[], Any]) -> list[Any]:
             return self._collect(act, writing, group)
 
@@ -171,7 +165,7 @@ class Saver:
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
-    def _collect(self, act: Callable[[], Any], writing: "_Writing", group: Any) -> list[Any]:
+    def _collect(self, act: Callable[[], Any], writing: Writing, group: Any) -> list[Any]:
         """Do something on each rank, and tell each rank whether it worked on all.
 
         Raises:
@@ -185,7 +179,7 @@ class Saver:
         answers = [mine]
         if group is not None:
             with writing.waiting_for_others():
-                answers = _gather(mine, group, writing)
+                answers = gather(mine, group, writing)
         if problems := [problem for _, problem in answers if problem]:
             raise SaveFailed("; ".join(problems))
         return [value for value, _ in answers]
@@ -194,80 +188,6 @@ class Saver:
 POLL = 1.0
 """Seconds between two checks of a writer that is waited for."""
 DONE, ALIVE, HUNG = 0, 1, 2
-
-
-class _Writing:
-    """A save in flight, as the training thread sees it."""
-
-    def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
-        self.error: BaseException | None = None
-        self._given_up = False
-        self._at = time.monotonic()
-        self._waits = False
-
-    def is_alive(self) -> bool:
-        return self.thread is not None and self.thread.is_alive()
-
-    def join(self, timeout: float) -> None:
-        if self.thread is not None:
-            self.thread.join(timeout)
-
-    def idle(self) -> float:
-        """Seconds since this rank's writer last made progress."""
-        return 0.0 if self._waits else time.monotonic() - self._at
-
-    def advance(self) -> None:
-        """In the thread: report progress.
-
-        Raises:
-            Abandoned: nobody waits for this save any more; a later one may be complete.
-        """
-        if self._given_up:
-            raise Abandoned("this save was abandoned")
-        self._at = time.monotonic()
-
-    def give_up(self, patience: float) -> None:
-        self._given_up = True
-        self.error = TimeoutError(
-            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits for each save"
-        )
-
-    @contextmanager
-    def waiting_for_others(self) -> Iterator[None]:
-        """Within, other ranks may hang, but this one does not."""
-        self._waits = True
-        try:
-            yield
-        finally:
-            self._at = time.monotonic()
-            self._waits = False
-
-
-def _gather(value: Any, group: Any, writing: _Writing) -> list[Any]:
-    """Every rank's value, in rank order. A blocked collective cannot be left, and crashes a process that ends in it;
-    this one is polled, so that an abandoned writer can leave it.
-
-    Raises:
-        Abandoned: see `_Writing.advance`.
-    """
-    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
-    room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-    room[: mine.numel()] = mine
-    answers = _gathered(room, group, writing)
-    return [pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)]
-
-
-def _gathered(tensor: torch.Tensor, group: Any, writing: _Writing) -> list[torch.Tensor]:
-    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    work = dist.all_gather(rows, tensor, group=group, async_op=True)
-    assert work is not None
-    while not work.is_completed():
-        writing.advance()
-        time.sleep(0.002)
-    work.wait()
-    return rows
 
 
 Tree = tuple[Any, dict[str, torch.Tensor]]

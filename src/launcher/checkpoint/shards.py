@@ -7,7 +7,6 @@ over ranks, the header's metadata has the position of each piece in the full ten
 """
 
 import json
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,19 +22,10 @@ import xxhash
 
 from launcher.checkpoint.chunks import ChunkReader
 from launcher.checkpoint.files import FileEntry, nothing, write_file
+from launcher.checkpoint.header import DTYPES, OTHER_DTYPES, PARTS, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import Part
 
-DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
-TORCH = {name: dtype for dtype, name in DTYPES.items()}
-PARTS = "launcher.parts"
-OTHER_DTYPES = "launcher.dtypes"
-"""The dtypes that safetensors does not have. Such a tensor is stored as bytes, with one more dimension."""
 READERS = 4
 """Concurrent reading threads: enough to keep a disk busy while other bytes are hashed."""
 
@@ -107,56 +97,6 @@ class _Piece:
     offset: tuple[int, ...]
     checksum: str | None = None
     """Compared when it is read; None: unknown."""
-
-
-def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file and where its data start.
-
-    Args:
-        checksum: of the header; None: unknown.
-    Raises:
-        CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors file of this size.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        text = file.read(min(length, size))
-    if checksum not in (None, xxhash.xxh3_128_hexdigest(start + text)):
-        raise CorruptCheckpoint(path.parent.name, changed(path.name))
-    if fault := _header_fault(text, size, length):
-        raise CorruptCheckpoint(f"{path.name} is not a complete safetensors file: {fault}")
-    return json.loads(text), 8 + length
-
-
-def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Why these bytes cannot be the header of a safetensors file of `size` bytes; None if they can."""
-    if not length or 8 + length > size:
-        return f"it has {size} bytes, its header should have {length}" if length else f"it has {size} bytes"
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        return "its header is not JSON"
-    if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
-        return "its header is not a table of tensors"
-    for name, entry in header.items():
-        if name != "__metadata__" and (fault := _entry_fault(entry, size - 8 - length)):
-            return f"{name} {fault}"
-    return None
-
-
-def _entry_fault(entry: Any, num_bytes: int) -> str | None:
-    """Why this cannot describe a tensor in `num_bytes` of data; None if it can."""
-    try:
-        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if dtype not in TORCH:
-            return f"has the dtype {dtype}, which is not supported"
-        is_whole = all(type(number) is int and number >= 0 for number in (*shape, start, end))
-    except (TypeError, KeyError, ValueError):
-        return "has no dtype, shape and data_offsets"
-    if not is_whole or end - start != prod(shape) * TORCH[dtype].itemsize:
-        return f"has the shape {shape}, which does not fit its {dtype} data"
-    return f"should end at byte {end} of {num_bytes}" if end > num_bytes else None
 
 
 class ShardReader:

@@ -1,0 +1,89 @@
+"""A save in flight: whether its writer makes progress, and how it is abandoned."""
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Abandoned(Exception):
+    """Raised in a writer that was abandoned and wakes up again."""
+
+
+class Writing:
+    """A save in flight, as the training thread sees it."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self._given_up = False
+        self._at = time.monotonic()
+        self._waits = False
+
+    def is_alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def join(self, timeout: float) -> None:
+        if self.thread is not None:
+            self.thread.join(timeout)
+
+    def idle(self) -> float:
+        """Seconds since this rank's writer last made progress."""
+        return 0.0 if self._waits else time.monotonic() - self._at
+
+    def advance(self) -> None:
+        """In the thread: report progress.
+
+        Raises:
+            Abandoned: nobody waits for this save any more; a later one may be complete.
+        """
+        if self._given_up:
+            raise Abandoned("this save was abandoned")
+        self._at = time.monotonic()
+
+    def give_up(self, patience: float) -> None:
+        self._given_up = True
+        self.error = TimeoutError(
+            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits for each save"
+        )
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Within, other ranks may hang, but this one does not."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._at = time.monotonic()
+            self._waits = False
+
+
+def gather(value: Any, group: Any, writing: Writing) -> list[Any]:
+    """Every rank's value, in rank order. A blocked collective cannot be left, and crashes a process that ends in it;
+    this one is polled, so that an abandoned writer can leave it.
+
+    Raises:
+        Abandoned: see `Writing.advance`.
+    """
+    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
+    room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    room[: mine.numel()] = mine
+    answers = _gathered(room, group, writing)
+    return [pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)]
+
+
+def _gathered(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Tensor]:
+    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(rows, tensor, group=group, async_op=True)
+    assert work is not None
+    while not work.is_completed():
+        writing.advance()
+        time.sleep(0.002)
+    work.wait()
+    return rows
