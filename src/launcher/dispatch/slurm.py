@@ -21,7 +21,7 @@ from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.run.record import iso
 from launcher.slurm import scheduler, snapshot, submission
-from launcher.slurm.sbatch import Script, findings, import_submitit, seconds
+from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds
 from launcher.slurm.submission import JobNote
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -109,6 +109,11 @@ class SlurmDispatch:
             raise ConfigError(
                 f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g. dispatch.time=1-12:00:00."
             )
+        if "array" in (self.sbatch or {}):
+            raise ConfigError("dispatch.sbatch.array: Launcher makes the array; use -m for several runs.")
+        signal = str(self.flags()["signal"])
+        if SIGNAL.fullmatch(signal) is None:
+            raise ConfigError(f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120.")
 
     def flags(self) -> dict[str, Any]:
         """Flags of sbatch by their long names; None: not given."""

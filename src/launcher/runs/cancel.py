@@ -32,12 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     for run in here:
         stop(run)
-    elsewhere = [run for run in chosen if run.state == "running" and run not in in_queue and run not in here]
-    for run in elsewhere:
-        print(f"{run.label}: runs on {run.node}; stop it there", file=sys.stderr)
-    if not in_queue and not here and not elsewhere:
+    left = [run for run in chosen if run.state in ("queued", "running") and run not in in_queue and run not in here]
+    for run in left:
+        if run.had_job and not run.queue_known:
+            print(f"{run.label}: SLURM does not answer; cancel it again later", file=sys.stderr)
+        else:
+            print(f"{run.label}: runs on {run.node}; stop it there", file=sys.stderr)
+    if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if elsewhere else 0
+    return 1 if left else 0
 
 
 def record_cancelled(run: StoredRun) -> None:

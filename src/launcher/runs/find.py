@@ -104,7 +104,9 @@ class StoredRun:
             return "damaged"
         state = str(self.record.get("state") or "new")
         if state == "running" and not is_held(self.folder):
-            return "queued" if self.job is not None and self.job.is_pending else "stale"
+            if self.job is None:
+                return "stale"
+            return "queued" if self.job.is_pending else "running"  # suspended, or it starts again
         if state == "queued" and self.job is None and (self.queue_known or self.note is None):
             return "stale"
         return state

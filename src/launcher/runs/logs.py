@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """The log of a rank. A run that has not begun its own log has its SLURM job's.
+    """The log of a rank. A run that has not begun its own log has its SLURM job's; a job that has not begun its own log
+    has what SLURM wrote.
 
     Raises:
         ConfigError: there is no such log. The sentence lists the logs that exist, and why the run failed.
@@ -49,6 +50,8 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if path.is_file() and not slurm:
         return path
     jobs = sorted(run.folder.logs.glob("slurm-*.log"), key=lambda log: log.stat().st_mtime)
+    if not jobs and run.note is not None and run.note.script:
+        jobs = list(Path(run.note.script).parent.glob(f"{run.job_id}.out"))
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))

@@ -14,6 +14,10 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.slurm import scheduler
 
+SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
+"""Values of --signal of sbatch that the run handles; B: would reach the script only."""
+DEFAULT_DELAY = 60
+"""Seconds of a --signal without a time, as SLURM has it."""
 DISK_SPEED = 200e6
 """Bytes per second: assumed speed of a save to a shared file system."""
 
@@ -62,12 +66,13 @@ class Script:
         submitit = import_submitit()
         executor = submitit.SlurmExecutor(folder=folder, python=self.python)
         flags = {key.replace("_", "-"): value for key, value in self.flags.items() if value is not None}
-        log = folder / ("%A_%a.out" if count is not None else "%j.out")
-        flags |= {"output": str(log), "error": str(log)}
+        output = str(folder).replace("%", "%%") + ("/%A_%a.out" if count is not None else "/%j.out")
+        flags.setdefault("output", output)
+        flags.setdefault("error", flags["output"])
         if count is not None:
             flags["array"] = f"0-{count - 1}" + (f"%{parallelism}" if parallelism else "")
         executor.update_parameters(
-            job_name=self.name,
+            job_name=flags.pop("job-name", self.name),
             wckey=flags.pop("wckey", None),
             time=flags.pop("time", None),
             setup=self.setup or None,
@@ -119,7 +124,7 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
         state_bytes: size of a checkpoint of the run, if it has one.
     """
     flags = script.flags
-    delay = int(str(flags["signal"]).rpartition("@")[2])
+    delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
     limit = seconds(flags.get("time"))
     if limit is not None and limit <= delay:
         yield (

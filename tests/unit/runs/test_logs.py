@@ -4,6 +4,7 @@ import pytest
 
 from launcher.run.record import RunRecord
 from launcher.runs.logs import growth, last_lines
+from launcher.slurm.submission import JobNote
 
 
 @pytest.fixture
@@ -63,3 +64,13 @@ def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
     RunRecord(folder).revise("failed", "failed", reason="model.dim=7: too small.")
     code, output, error = runs("logs", "bbbb0002")
     assert (code, output) == (2, "") and "it has no logs: its last attempt failed, model.dim=7: too small." in error
+
+
+def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs):
+    folder = make_run("gpt", "bbbb0002", state="failed")
+    script = outputs / ".slurm" / "1" / "job-0.sh"
+    JobNote(str(script), 3, job_id="12_3").write(folder)
+    script.parent.mkdir(parents=True)
+    (script.parent / "12_3.out").write_text("slurmstepd: error: no such user\n")
+    for words in ([], ["--slurm"]):
+        assert runs("logs", "bbbb0002", *words) == (0, "slurmstepd: error: no such user\n", "")

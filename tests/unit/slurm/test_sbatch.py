@@ -4,7 +4,7 @@ import pytest
 
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
-from launcher.slurm.sbatch import seconds
+from launcher.slurm.sbatch import Script, seconds
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,29 @@ def test_a_container_is_around_python_or_srun():
     apptainer = SlurmDispatch(container="image.sif", container_runtime="apptainer", gpus_per_node=1)
     assert apptainer.prefix() == ["apptainer", "exec", "--nv", "image.sif"]
     assert apptainer.srun_flags() == []
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "sentence"),
+    [
+        ({"signal": "USR3@60"}, r"dispatch\.sbatch\.signal='USR3@60': should be USR1"),
+        ({"signal": "B:USR1@60"}, r"dispatch\.sbatch\.signal='B:USR1@60': should be USR1"),
+        ({"array": "0-3"}, r"dispatch\.sbatch\.array: Launcher makes the array; use -m"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(sbatch, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        SlurmDispatch(sbatch=sbatch)
+
+
+def test_a_users_flags_win(tmp_path):
+    settings = SlurmDispatch(sbatch={"job_name": "mine", "output": "/logs/%j", "signal": "USR1"})
+    text = Script("gpt", settings.flags()).text(tmp_path / "job-0.sh", None, None)
+    for flag in ("job-name=mine", "output=/logs/%j", "error=/logs/%j", "signal=USR1"):
+        assert text.count(f"#SBATCH --{flag}\n") == 1, text
+    assert "job-name=gpt" not in text
+
+
+def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path):
+    text = Script("gpt", SlurmDispatch().flags()).text(tmp_path / "50%j" / "job-0.sh", 2, None)
+    assert f"#SBATCH --output={tmp_path}/50%%j/%A_%a.out\n" in text.replace("'", "")

@@ -1,0 +1,60 @@
+"""What a job's script calls when it fails before its run has started:
+`python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It records the reason in run.json."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from launcher.run.folder import RunFolder
+from launcher.run.holder import is_held
+from launcher.run.provenance import slurm_job_id
+from launcher.run.record import Outcome, RunRecord
+from launcher.slurm import scheduler
+from launcher.slurm.causes import cause_of
+
+OPEN = ("queued", "running", "preempted")
+ENDS = 4096
+"""Bytes at the end of the job's log in which its last line is looked for."""
+
+
+def main() -> None:
+    path, code, command = sys.argv[1:]
+    record_failure(RunFolder(Path(path)), int(code), command)
+
+
+def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
+    """Close the run's record, unless another process is on the run, or SLURM starts the job again."""
+    record, job = RunRecord(folder), slurm_job_id()
+    if record.state not in OPEN or is_held(folder) or job is None:
+        return
+    try:
+        cause = cause_of(
+            scheduler.job_info(job, tries=1), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        )
+    except scheduler.SchedulerError:  # also where `setup` has lost scontrol
+        cause = "ended by hand"
+    if cause in ("requeued", "preempted"):
+        return
+    outcome: Outcome = "cancelled" if cause == "cancelled" else "failed"
+    reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
+    line = last_line(folder.logs / f"slurm-{job}.log")
+    record.begin_attempt(start_step=record.step, max_steps=record.data["max_steps"], world_size=1, strategy="none")
+    record.end_attempt(
+        outcome, end_step=record.step, exit_code=exit_code, reason=(f"{reason}: {line}" if line else reason)[:500]
+    )
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""`runs cancel`, as far as it needs no cluster."""
+
+from launcher.slurm.submission import JobNote
+
+
+def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):
+    """Its processes are on a node: to stop them there is no advice to give."""
+    folder = make_run("gpt", "1a2b0000", state="running")
+    (folder.lock_path).write_text(folder.lock_path.read_text().replace('"host": "', '"host": "node-of-'))
+    JobNote("/s/job-0.sh", job_id="7").write(folder)
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2; exit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    code, output, error = runs("cancel", "--all")
+    assert (code, output) == (1, "")
+    assert error == "gpt/1a2b0000: SLURM does not answer; cancel it again later\n"

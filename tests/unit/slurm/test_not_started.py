@@ -1,0 +1,77 @@
+"""A job that fails before Python: what run.json says afterwards."""
+
+import pytest
+
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+from launcher.slurm.not_started import ENDS, last_line, record_failure
+from support.scripted_slurm import ScriptedSlurm
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    RunRecord(folder).queue()
+    (folder.logs / "slurm-6.log").write_text("module: command not found\n\n")
+    return folder
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    return slurm
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "attempts"),
+    [
+        ("killed by hand", "failed", 1),  # SLURM has not touched it: it failed by itself
+        ("cancelled", "cancelled", 1),
+        ("preempted, with a grace", "queued", 0),
+        ("preempted without a grace, REQUEUE", "queued", 0),
+    ],
+)
+def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(folder, slurm, answer, state, attempts):
+    slurm.answer(answer)
+    record_failure(folder, 127, "module load cuda")
+    record = RunRecord(folder)
+    assert (record.state, len(record.attempts)) == (state, attempts)
+    if attempts:
+        assert (record.attempt.exit_code, record.attempt.slurm_job_id) == (127, "6")
+        assert record.attempt.reason == (
+            "'module load cuda' ended the job with exit code 127, before the run started: module: command not found"
+        )
+
+
+def test_without_scontrol_it_has_failed(folder, slurm):
+    slurm.stop_answering()
+    record_failure(folder, 3, "exit 3")
+    assert RunRecord(folder).state == "failed"
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+def test_a_recorded_end_stays(folder, slurm, state):
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
+    record.end_attempt(state, end_step=1, exit_code=0)
+    before = folder.record_path.read_bytes()
+    record_failure(folder, 1, "srun")
+    assert folder.record_path.read_bytes() == before
+
+
+def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    record.end_attempt("preempted", end_step=4, signal="SIGTERM", exit_code=143)
+    record_failure(folder, 1, "srun")
+    record = RunRecord(folder)
+    assert (record.state, record.step) == ("failed", 4)
+    assert [attempt.outcome for attempt in record.attempts] == ["preempted", "failed"]
+
+
+@pytest.mark.parametrize("text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n"])
+def test_the_last_line_of_a_log(tmp_path, text):
+    (tmp_path / "log").write_text(text)
+    assert last_line(tmp_path / "log") == "last line"
+    assert last_line(tmp_path / "no log") == ""
