@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
@@ -30,6 +32,24 @@ class GridSweeperConf:
     _target_: str = "hydra_plugins.launcher_dispatch.GridSweeper"
     max_batch_size: int | None = None
     params: dict[str, str] | None = field(default_factory=dict)
+
+
+class InstalledOptions(SearchPathPlugin):
+    """Adds the options of installed packages, for Launcher alone and not for other Hydra applications."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        from launcher.config.options import ENTRY_POINTS, config_path, installed
+        from launcher.errors import ConfigError
+
+        main = [element.path or "" for element in search_path.get_path() if element.provider == "main"]
+        if main and main[0].removeprefix("file://") == config_path():
+            for name, folder in installed().items():
+                if folder is None:
+                    raise ConfigError(
+                        f"{ENTRY_POINTS}={name}: an installed package names this folder of options, which does not "
+                        "exist; reinstall that package."
+                    )
+                search_path.append(name, f"file://{folder}")
 
 
 class DispatchLauncher(Launcher):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from launcher.config.options import groups, main_folder, own_folder
+from launcher.config.options import groups, installed, main_folder, own_folder
 from launcher.errors import ConfigError
 
 
@@ -25,7 +25,8 @@ def help_text(config_dir: str | None = None) -> str:
 
 def folders_of(config_dir: str | None) -> list[Traversable]:
     own = Path(config_dir) if config_dir else own_folder()
-    return [main_folder(), *([own] if own is not None and own.is_dir() else [])]
+    others = [folder for folder in installed().values() if folder is not None]
+    return [main_folder(), *([own] if own is not None and own.is_dir() else []), *others]
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:

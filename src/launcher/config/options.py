@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
+ENTRY_POINTS = "launcher.conf"
 
 
 def config_path() -> str:
@@ -36,6 +37,17 @@ def own_folder() -> Path | None:
         return None
     names = {each.name for each in main_folder().iterdir() if each.is_dir()}
     return folder if any(each.name in names for each in folder.iterdir() if each.is_dir()) else None
+
+
+def installed() -> dict[str, Path | None]:
+    """The folders of options that installed packages have, by the package's dotted name: entry points of the group
+    `launcher.conf`. None: there is no such package. Nothing is imported."""
+    from importlib.metadata import entry_points
+
+    from launcher.config.source import find_module
+
+    packages = {entry.value: find_module(entry.value) for entry in entry_points(group=ENTRY_POINTS)}
+    return {name: Path(each.folders[0]) if each and each.folders else None for name, each in sorted(packages.items())}
 
 
 def composed_from(config: "DictConfig") -> list[Traversable]:

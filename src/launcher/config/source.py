@@ -58,6 +58,8 @@ def find_module(name: str) -> Module | None:
         spec = PathFinder.find_spec(name, package.folders) if package else importlib.util.find_spec(name)
     except (ValueError, ImportError):
         return None
+    except KeyError:  # a folder without __init__.py: importlib looks for its parent, which is not imported
+        return Module(name, None, tuple(str(Path(each, last)) for each in (package.folders if package else ())))
     if spec is None:
         return None
     source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
