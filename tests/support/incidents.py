@@ -1,6 +1,7 @@
 """What can happen to a job, and how its run must end. The incidents happen in parallel, each on its own nodes, since
 SLURM mostly waits. Only a few runs start at once, since that takes CPU time."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore
 
-from support.lab import Lab, run_folders, steps_done, wait_for, wait_for_step
+from support.lab import INTERVAL, Lab, run_folders, steps_done, wait_for, wait_for_step
+from support.paths import TESTS
 from support.runner import record
 
 STARTING = BoundedSemaphore(3)
@@ -87,11 +89,26 @@ def kill_task(lab: Lab, job: str, node: str, outputs: Path) -> None:
     lab.run("scancel", "--signal=TERM", f"{job}.0")
 
 
+def preempt_then_cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    lab.preempt(node)
+    wait_for(lambda: lab.info(job).get("PreemptTime", "None") != "None", "the preemption")
+    time.sleep(1)  # SLURM's times are whole seconds
+    lab.run("scancel", job)
+
+
+def cut_power_briefly(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """The machine crashes and returns before SLURM has missed it. The job is requeued meanwhile, and SLURM delivers the
+    SIGTERM for its first start to its second."""
+    lab.node("crash", node)
+    lab.run("scontrol", "requeue", job)
+    lab.node("start", node)
+
+
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
     """The job stays until SLURM ends it, but does not keep the run's lock: another node may resume the run."""
     lab.preempt(node, seconds=30)
-    wait_for(lambda: record(outputs)["state"] == "failed", "the run to report that SLURM does not answer")
-    assert lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
+    wait_for(lambda: "not answer" in str(record(outputs)["attempts"][-1]["reason"]), "the run to report the silence")
+    assert record(outputs)["state"] == "preempted" and lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
     (folder,) = run_folders(outputs)
     assert not (folder / "run.lock").exists()
 
@@ -103,6 +120,9 @@ NO_SCONTROL = [
     "ln -sf $(command -v srun bash sed) OUTPUTS/.bin",
     "export PATH=OUTPUTS/.bin",
 ]
+HANG = ["tracker.pace.seconds=0.1", f"+tracker.pace.hang_at={INTERVAL + 2}"]
+"""After the first checkpoint."""
+SLOW_PYTHON = [f"dispatch.python={TESTS / 'support' / 'slow_python.sh'}"]
 INCIDENTS = [  # the longest start first
     Incident(
         "time limit",
@@ -121,6 +141,9 @@ INCIDENTS = [  # the longest start first
         reason="without a word",
         lossless=False,
     ),
+    Incident("power cut, requeued meanwhile", cut_power_briefly, outcome="killed", reason="", lossless=False),
+    Incident("preempted, hangs", preempt, "pcancel", overrides=HANG, reason="preempted, requeued; ", lossless=False),
+    Incident("preempted before it runs", preempt, "pcancel", at_once=True, overrides=SLOW_PYTHON),
     Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),
     *(
         Incident(f"preempted, {partition}, user signal {'on' if on else 'off'}", preempt, partition, on, reason=reason)
@@ -135,6 +158,17 @@ INCIDENTS = [  # the longest start first
     Incident("preempted at its start", preempt, "preempt", at_once=True),
     Incident("requeued", requeue, reason="requeued by SLURM"),
     Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
+    Incident(
+        "preempted, then cancelled, hangs",
+        preempt_then_cancel,
+        "preempt",
+        overrides=HANG,
+        outcome="cancelled",
+        reason="the SLURM job was cancelled; Not saved",
+        final="CANCELLED",
+        lossless=False,
+        starts=1,
+    ),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
     Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.12"]),
     Incident(
@@ -153,7 +187,6 @@ INCIDENTS = [  # the longest start first
         "nograce",
         nodes=2,
         overrides=[f"dispatch.setup={NO_SCONTROL}"],
-        outcome="failed",
         reason="does not answer why",
     ),
 ]
@@ -172,7 +205,8 @@ def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tup
         elif incident.lossless:
             wait_for_step(outputs)
         else:
-            wait_for(lambda: list(outputs.glob("*/*/checkpoints/step-*/manifest.json")), f"a checkpoint in {outputs}")
+            sign = "hangs" if incident.overrides == HANG else "checkpoints/step-*/manifest.json"
+            wait_for(lambda: list(outputs.glob(f"*/*/{sign}")), f"{sign} in {outputs}")
     node = lab.info(job)["NodeList"].replace("[", "").split(",")[0].split("-")[0]
     step = max(map(steps_done, run_folders(outputs)), default=0)
     incident.act(lab, job, node, outputs)

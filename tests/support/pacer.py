@@ -9,11 +9,16 @@ from launcher import BaseHook
 
 
 class Pacer(BaseHook):
-    """Waits `seconds` after each step, but only in the first `starts` starts of a SLURM job."""
+    """Waits `seconds` after each step, and hangs after step `hang_at` (the file `hangs` tells), but only in the first
+    `starts` starts of a SLURM job."""
 
-    def __init__(self, seconds: float = 0.1, starts: int = 1):
-        self.seconds = seconds if int(os.environ.get("SLURM_RESTART_COUNT", 0)) < starts else 0.0
+    def __init__(self, seconds: float = 0.1, starts: int = 1, hang_at: int | None = None):
+        is_active = int(os.environ.get("SLURM_RESTART_COUNT", 0)) < starts
+        self.seconds, self.hang_at = (seconds, hang_at) if is_active else (0.0, None)
 
     def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == self.hang_at:
+            (trainer.workspace / "hangs").touch()
+            time.sleep(10_000)
         if self.seconds:
             time.sleep(self.seconds)

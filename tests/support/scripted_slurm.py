@@ -7,6 +7,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from time import localtime, strftime, time
 
 import pytest
 
@@ -22,6 +23,7 @@ echo "$@" >> "{folder}/calls"
 case "$1" in
 show)
     [ ! -e "{folder}/down" ] || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
+    [ "$2" = job ] || {{ cat "{folder}/config"; exit; }}
     number=$(ls "{folder}" | grep -c '^job-')
     asked=$(grep -c '^show job' "{folder}/calls")
     [ "$asked" -le "$number" ] || asked=$number
@@ -47,6 +49,7 @@ class ScriptedSlurm:
         command.write_text(SCONTROL.format(folder=self.folder))
         command.chmod(command.stat().st_mode | stat.S_IXUSR)
         self.answer("killed by hand")
+        (self.folder / "config").write_text("KillWait                = 30 sec\n")
         (self.folder / "requeued").write_text(ANSWERS["preempted without a grace, REQUEUE"])
         variables = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "node1", "SLURM_RESTART_COUNT": str(restarts)}
         for name, value in {**variables, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}.items():
@@ -61,12 +64,23 @@ class ScriptedSlurm:
         for number, name in enumerate(names, 1):
             (self.folder / f"job-{number}").write_text(ANSWERS[name])
 
+    def requeue_as(self, name: str, restarts: int = 1) -> None:
+        """What `scontrol show job` says after a requeue."""
+        (self.folder / "requeued").write_text(ANSWERS[name].replace("Restarts=1", f"Restarts={restarts}"))
+
     def refuse(self, text: str) -> None:
         """Let `scontrol requeue` fail."""
         (self.folder / "refusal").write_text(text)
 
     def stop_answering(self) -> None:
         (self.folder / "down").touch()
+
+    def answer_again(self) -> None:
+        """The controller starts anew, and remembers no preemption."""
+        (self.folder / "down").unlink()
+        (self.folder / "config").write_text(
+            f"BOOT_TIME               = {strftime('%Y-%m-%dT%H:%M:%S', localtime(time() + 2))}\n"
+        )
 
     @property
     def calls(self) -> list[str]:

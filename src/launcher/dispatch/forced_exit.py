@@ -1,8 +1,8 @@
-"""How long a step may take after a signal before the process exits by force."""
+"""How long a run may take to leave after a signal before the process exits by force."""
 
+import math
 import os
-import signal
-from functools import cache
+import time
 
 from omegaconf import DictConfig
 
@@ -11,31 +11,31 @@ from launcher.run.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
 SPARE = 5.0
-"""Seconds before the end of SLURM's grace, left for requeueing the job."""
+"""Seconds before SLURM's SIGKILL, left for requeueing the job."""
+EARLY = 60.0
+"""SLURM may send the warning of a time limit up to this many seconds too early."""
 
 
 def arm(config: DictConfig) -> None:
-    """Exit by force after `dispatch.grace` seconds without progress, or shortly before SLURM would kill this
-    process."""
-    configured, warned = config.dispatch.get("grace"), config.dispatch.get("signal_delay")
-    in_slurm = slurm_job_id() is not None
-
-    def grace(signum: int) -> float | None:
-        known = None
-        if in_slurm:
-            known = warned if signum in (signal.SIGUSR1, signal.SIGUSR2) else slurm_grace()
-        spared = None if known is None else max(known - SPARE, known / 2)
-        return min((seconds for seconds in (configured, spared) if seconds is not None), default=None)
-
-    deadline.arm(grace)
+    """Exit by force after `dispatch.grace` seconds without progress after a signal (in SLURM jobs
+    `dispatch.signal_delay`), and on rank 0 in any case shortly before SLURM would kill the job."""
+    grace, job = config.dispatch.get("grace", config.dispatch.get("signal_delay")), slurm_job_id()
+    if job is None or int(os.environ.get("RANK", 0)) != 0:
+        deadline.arm(grace)
+    else:
+        deadline.arm(grace, lambda: seconds_left(job, grace))
 
 
-@cache
-def slurm_grace() -> float | None:
-    """Seconds between SLURM's SIGTERM and its SIGKILL: the partition's grace, or at least KillWait; None where SLURM
-    cannot be asked."""
-    kill = scheduler.config_values("KillWait").get("KillWait", "").split()
-    if not kill:
+def seconds_left(job: str, grace: float | None) -> float | None:
+    """Seconds until the run must have left; None: not known. Then SLURM does not answer, or it shows no end that is
+    near enough to be what the signal was about: a preemption may not be visible yet."""
+    try:
+        info = scheduler.job_info(job)
+    except scheduler.SchedulerError:
         return None
-    partition = scheduler.partition_values(os.environ.get("SLURM_JOB_PARTITION"))
-    return float(max(int(partition.get("GraceTime", 0)), int(kill[0])))
+    left = scheduler.kill_wait()
+    if info.is_running:
+        left += math.inf if info.end is None else max(0.0, info.end - time.time())
+    if left == math.inf or (grace is not None and left > grace + EARLY):
+        return None
+    return max(left - SPARE, left / 2)

@@ -3,7 +3,7 @@
 A main thread that hangs in a collective runs no Python, and so no handler of `launcher.run.signals`. A second thread
 learns of signals through the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process
 after the grace period without progress: a rank whose peers are gone, a data source that hangs, a driver that does not
-return. The last checkpoint stays valid.
+return. Where a scheduler would kill the process, it ends it shortly before. The last checkpoint stays valid.
 """
 
 import multiprocessing
@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NoReturn
 
 from launcher.run import signals
@@ -24,15 +25,26 @@ CODE = 1
 """Exit code: 128 + signal would mean that the state was saved."""
 REPORT_TIMEOUT = 30.0
 """Seconds that the callbacks may take: a hanging disk may be the cause."""
-
+ASK_AGAIN = 2.0
+"""Seconds before a scheduler that did not know the end is asked again."""
 
 Callback = Callable[[int, str], None]
 
 
+@dataclass(frozen=True, eq=False)
+class _Limits:
+    grace: float | None
+    seconds_left: Callable[[], float | None] | None
+
+
 class _State:
-    grace: Callable[[int], float | None] | None = None
+    limits: _Limits | None = None
+    lock = threading.Lock()
     signum: int = 0
+    received_at: float = 0.0
     since: float = 0.0
+    end: float | None = None
+    asks: bool = False
     pipe: tuple[int, int] | None = None
     callbacks: list[Callback] = []
 
@@ -40,14 +52,15 @@ class _State:
 _state = _State()
 
 
-def arm(grace: Callable[[int], float | None]) -> None:
-    """From now on, end this process after `grace(signum)` seconds without progress after a signal; None: never.
+def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
+    """From now on, end this process after a signal: after `grace` seconds without progress (None: never), and after
+    `seconds_left()` in any case, which asks a scheduler when it will kill this process (None: not known).
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _state.grace, _state.signum, _state.since = grace, 0, 0.0
+    _state.limits, _state.signum, _state.since, _state.end = _Limits(grace, seconds_left), 0, 0.0, None
     if signals.received():
         _note_signal(signals.received())
     if _state.pipe is None:
@@ -55,12 +68,15 @@ def arm(grace: Callable[[int], float | None]) -> None:
         os.set_blocking(_state.pipe[1], False)
         os.register_at_fork(after_in_child=_leave_to_parent)
         threading.Thread(target=_watch, name="signal-deadline", daemon=True).start()
+    else:
+        os.write(_state.pipe[1], b"\0")  # no signal: the watcher looks at the new limits
     signal.set_wakeup_fd(_state.pipe[1], warn_on_full_buffer=False)
 
 
 def disarm() -> None:
-    """No forced exit from now on."""
-    _state.grace = None
+    """No forced exit from now on. One that has begun ends the process before this returns."""
+    with _state.lock:
+        _state.limits = None
 
 
 def progress(ahead: float = 0.0) -> None:
@@ -88,29 +104,50 @@ def _leave_to_parent() -> None:
 
 
 def _note_signal(signum: int) -> None:
+    _state.asks = True  # each signal may have brought the end nearer
     if not _state.signum:
-        _state.signum, _state.since = signum, max(_state.since, time.monotonic())
+        _state.signum, _state.received_at = signum, time.monotonic()
+        _state.since = max(_state.since, _state.received_at)
 
 
 def _watch() -> None:
     assert _state.pipe is not None
     while True:
-        armed = _state.grace
-        grace = armed(_state.signum) if _state.signum and armed is not None else None
-        if _state.grace is not armed:  # disarmed while `grace` was computed, which may ask SLURM
-            continue
-        left = None if grace is None else _state.since + grace - time.monotonic()
-        if grace is not None and left is not None and left <= 0:
-            _exit(grace)
-        if select.select([_state.pipe[0]], [], [], left)[0]:
+        if select.select([_state.pipe[0]], [], [], _check())[0]:
             for signum in os.read(_state.pipe[0], 64):
                 if signum in signals.installed():
                     _note_signal(signum)
 
 
-def _exit(grace: float) -> None:
-    name = signal.Signals(_state.signum).name
-    force_exit(f"No progress for {grace:g} s after {name}: forced exit. The last checkpoint is valid.")
+def _check() -> float | None:
+    """Exit if it is time. Returns the seconds until the next check; None: after the next signal."""
+    limits = _state.limits
+    if limits is None or not _state.signum:
+        return None
+    pause = None
+    if limits.seconds_left is not None and _state.asks:
+        left = limits.seconds_left()  # may take long, and `disarm` be called meanwhile
+        _state.asks = left is None
+        if left is None:
+            pause = ASK_AGAIN
+        else:
+            _state.end = time.monotonic() + left
+    with _state.lock:
+        if _state.limits is not limits:
+            return 0.0
+        name, now = signal.Signals(_state.signum).name, time.monotonic()
+        if limits.grace is not None and now >= _state.since + limits.grace:
+            _exit(f"No progress for {limits.grace:g} s after {name}")
+        if _state.end is not None and now >= _state.end:
+            _exit(
+                f"Not saved within {now - _state.received_at:.0f} s after {name}, when the job was about to be killed"
+            )
+        ends = [None if limits.grace is None else _state.since + limits.grace - now, _state.end and _state.end - now]
+    return min((seconds for seconds in (*ends, pause) if seconds is not None), default=None)
+
+
+def _exit(reason: str) -> NoReturn:
+    force_exit(f"{reason}: forced exit. The last checkpoint is valid.")
 
 
 def force_exit(reason: str) -> NoReturn:

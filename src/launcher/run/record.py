@@ -170,10 +170,10 @@ class RunRecord:
         """Say more of how the newest attempt ended: why a signal came is known after the attempt was closed.
 
         An attempt of another SLURM job than `slurm_job_id` (that of this process), or one that completed, stays as it
-        is. Raises OSError when the record cannot be written.
+        is; a cancelled run stays cancelled. Raises OSError when the record cannot be written.
         """
         attempt = self.attempt
-        if self.state == "completed":
+        if self.state in ("completed", "cancelled"):
             return
         if attempt is not None and attempt.slurm_job_id == slurm_job_id:
             self._close_killed()

@@ -6,7 +6,7 @@ import signal
 import sys
 
 from launcher.errors import ConfigError
-from launcher.run.holder import held_here
+from launcher.run.holder import held_here, is_held
 from launcher.run.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import StoredRun, ask_queue, find_runs
@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def record_cancelled(run: StoredRun) -> None:
-    """A job that waits cannot record its end itself; one that runs does so once it has saved."""
-    if run.job is not None and run.job.is_pending:
+    """A job that waits, or that its run has left, cannot record its end; a run that is alive does so after its save."""
+    if run.job is not None and not is_held(run.folder):
         record = RunRecord(run.folder)
         record.revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=run.job.id)
 

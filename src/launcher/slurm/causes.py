@@ -1,15 +1,18 @@
-"""What a signal inside a SLURM job meant, and what the job does. Nothing is guessed from the clock.
+"""What a signal inside a SLURM job meant, and what the job does.
 
 Rank 0 asks SLURM once the state is durable. As observed on a real cluster:
 
-| `scontrol show job` after the save    | so the job                  | we                                |
-|---------------------------------------|-----------------------------|-----------------------------------|
-| BatchFlag=0                           | is a person's allocation    | leave                             |
-| Restarts is higher than at our start  | has been requeued already   | leave                             |
-| PreemptTime is set                    | is preempted                | requeue it, also under CANCEL     |
-| Reason=TimeLimit, or SIGUSR1, SIGUSR2 | is at its time limit        | requeue it                        |
-| it has ended, none of the above       | was cancelled               | leave, and must not requeue       |
-| it runs, and SIGTERM                  | is not touched: a bare kill | leave                             |
+| `scontrol show job` after the save           | so the job                      | we                            |
+|----------------------------------------------|---------------------------------|-------------------------------|
+| BatchFlag=0                                  | is a person's allocation        | leave                         |
+| Restarts is higher than at our start         | has been requeued already       | leave                         |
+| the same, it has ended and has a RunTime     | and was then cancelled          | leave, and must not requeue   |
+| PreemptTime is set, and it runs              | is preempted                    | requeue it, also under CANCEL |
+| PreemptTime is set, and is its EndTime       | the same, its grace is over     | requeue it                    |
+| Reason=TimeLimit; or it runs, SIGUSR1 or 2   | is at its time limit            | requeue it                    |
+| it has ended, none of the above              | was cancelled                   | leave, and must not requeue   |
+| it runs, and SIGTERM                         | is not touched: a bare kill     | leave                         |
+| the same, but SLURM may not know (`forgets`) | may have been preempted         | requeue it                    |
 """
 
 import signal
@@ -19,13 +22,14 @@ from typing import Any, Literal
 
 from launcher.slurm.scheduler import JobInfo
 
-Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand"]
+Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand", "cause unknown"]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
+LATE_SIGNALS = 120.0
+"""Seconds after a restart in which SLURM may deliver a signal that was meant for the start before."""
 
 
 def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
-    """The table above.
+    """The table above, without its last row.
 
     Args:
         info: the job after the signal.
@@ -35,14 +39,28 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
     if not info.is_batch:
         return "ended by hand"
     if info.restarts > restarts:
-        return "requeued"
-    if info.is_preempted:
+        was_cancelled = info.state == "CANCELLED" or (info.state == "COMPLETING" and info.has_run)
+        return "cancelled" if was_cancelled else "requeued"
+    if info.preempted_at is not None and (info.is_running or info.end == info.preempted_at):
         return "preempted"
     if info.reason == "TimeLimit" or info.state == "TIMEOUT":
         return "timed out"
-    if info.state not in RUNNING:
+    if not info.is_running:
         return "cancelled"
     return "timed out" if signum in WARNINGS else "ended by hand"
+
+
+def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
+    """Whether a signal may be SLURM's although SLURM shows no cause: its controller has restarted since, which forgets
+    preemptions; or the job has just restarted, and the signal was meant for its previous start.
+
+    Args:
+        received_at: when the signal came, in seconds since the epoch.
+        booted_at: when the controller started, likewise.
+    """
+    if booted_at is not None and booted_at >= received_at:
+        return True
+    return info.restarts > 0 and info.start is not None and received_at - info.start < LATE_SIGNALS
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,7 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     """
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
-        return Decision("leave", cause)
+        return Decision("requeue" if cause == "cause unknown" else "leave", cause)
     most = getattr(budget, key)
     if most is None or before < most:
         return Decision("requeue", cause)

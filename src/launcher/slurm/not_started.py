@@ -29,9 +29,7 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
     if record.state not in OPEN or is_held(folder) or job is None:
         return
     try:
-        cause = cause_of(
-            scheduler.job_info(job, tries=1), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        )
+        cause = cause_of(scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
     except scheduler.SchedulerError:  # also where `setup` has lost scontrol
         cause = "ended by hand"
     if cause in ("requeued", "preempted"):

@@ -18,19 +18,19 @@ from omegaconf import DictConfig
 
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
+from launcher.run.holder import held_here, is_held
 from launcher.run.provenance import slurm_job_id
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
-from launcher.slurm.causes import RUNNING, Budget, Cause, cause_of, decide
+from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets
 from launcher.slurm.journal import Journal
-from launcher.slurm.scheduler import SchedulerError
+from launcher.slurm.scheduler import NoAnswer, SchedulerError
 
 T = TypeVar("T")
-CONFIRMATION = 30.0
-"""Seconds that SLURM may take to show a requeue that it has accepted."""
 STAY = 300.0
-"""Seconds that we wait for SLURM to end us if it does not answer."""
+"""Seconds for which SLURM is asked again if it does not answer; meanwhile it may end or requeue the job by itself."""
+PAUSE = 2.0
+"""Seconds before it is asked again."""
 SECOND_LOOK = 2.0
 """A preemption may not be visible until this many seconds after the signal."""
 STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
@@ -66,6 +66,10 @@ class Requeue:
     def __init__(self, folder: RunFolder, job: str, budget: Budget, sleep: Callable[[float], None] = time.sleep):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        self.requested: Cause | None = None
+        """Why we have asked SLURM to requeue the job."""
+        self.forced = ""
+        self.is_reported = False
 
     @property
     def rank(self) -> int:
@@ -86,7 +90,7 @@ class Requeue:
         if refusal := self.budget.fruitless(journal.fruitless()):
             raise self._fail(f"SLURM job {self.job} {refusal}")
         try:
-            info = scheduler.job_info(self.job, tries=1)
+            info = scheduler.job_info(self.job)
         except SchedulerError:
             return
         if cause_of(info, signal.SIGTERM, self.restarts) != "ended by hand":
@@ -106,91 +110,89 @@ class Requeue:
     def leave_by_force(self, signum: int, reason: str) -> None:
         """A forced exit requeues the job too: it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
+            self.forced = f"; {reason}"
             self._settle(signals.Stop(signum))
 
     def _settle(self, stop: signals.Stop) -> SystemExit:
-        try:
-            cause = self._ask(stop)
-        except SchedulerError as error:
-            return self._stay(stop, error)
-        logger.info("SLURM job %s: %s after %s.", self.job, cause, signal.Signals(stop.signum).name)
-        journal = Journal(self.folder, self.job)
-        decision = decide(cause, self.budget, journal.count(cause))
-        if decision.action == "fail":
-            return self._fail(f"SLURM job {self.job} {decision.reason}")
-        if decision.action == "requeue":
-            return self._requeue(stop, cause, journal)
-        if cause == "cancelled":
-            self._revise("cancelled", "cancelled", "the SLURM job was cancelled")
-        elif cause == "requeued":
-            journal.requeue(cause, self.folder.newest_step())
-            self._revise("preempted", "preempted", "requeued by SLURM")
-        return stop
+        """Do what the signal asks for. SLURM is asked until it has answered, and shows a requeue that we requested: an
+        earlier exit would end the job for good."""
+        waited, refusal = 0.0, None
+        while True:
+            began, pause = time.monotonic(), 0.5
+            try:
+                cause = self._cause(stop)
+                journal = Journal(self.folder, self.job)
+                decision = decide(cause, self.budget, journal.count(cause))
+                if decision.action == "leave":
+                    self._leave(cause, journal)
+                    return stop
+                if decision.action == "fail":
+                    return self._fail(f"SLURM job {self.job} {decision.reason}")
+                if refusal is not None:
+                    return self._fail(f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}")
+                self.requested = cause
+                scheduler.requeue(self.job)  # at once after the look: a cancelled job must not be requeued
+            except NoAnswer as error:
+                self._report_silence(stop, error)
+                pause = PAUSE
+            except SchedulerError as error:
+                refusal = error  # it may have been requeued already
+            if waited >= STAY:
+                return stop
+            self.sleep(pause)
+            waited += max(pause, time.monotonic() - began)
 
-    def _requeue(self, stop: signals.Stop, cause: Cause, journal: Journal) -> SystemExit:
-        self._revise("preempted", "preempted", f"{cause}, requeued")
-        journal.requeue(cause, self.folder.newest_step())
-        try:
-            scheduler.requeue(self.job)
-            self._confirm()
-        except SchedulerError as error:
-            if not self._is_requeued():
-                return self._fail(f"SLURM job {self.job} {cause}, and could not be requeued: {error}")
-        logger.info("SLURM job %s is requeued.", self.job)
-        return stop
-
-    def _ask(self, stop: signals.Stop) -> Cause:
-        cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
-        left = stop.received_at + SECOND_LOOK - time.monotonic()
-        if cause == "ended by hand" and left > 0:
-            self.sleep(left)
-            cause = cause_of(scheduler.job_info(self.job), stop.signum, self.restarts)
+    def _cause(self, stop: signals.Stop) -> Cause:
+        info = scheduler.job_info(self.job)
+        cause = cause_of(info, stop.signum, self.restarts)
+        age = time.monotonic() - stop.received_at
+        if cause == "ended by hand" and age < SECOND_LOOK:
+            self.sleep(SECOND_LOOK - age)
+            info = scheduler.job_info(self.job)
+            cause = cause_of(info, stop.signum, self.restarts)
+        if cause == "ended by hand" and info.is_batch and stop.signum:
+            received_at = time.time() - (time.monotonic() - stop.received_at)
+            cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
+        logger.debug("SLURM job %s: %s.", self.job, cause)
         return cause
 
-    def _confirm(self) -> None:
-        """Wait until the requeue is visible: an earlier exit would end the job for good.
+    def _leave(self, cause: Cause, journal: Journal) -> None:
+        """Record why the job ends, where nothing has to be requested of SLURM."""
+        logger.info("SLURM job %s: %s.", self.job, cause if self.requested is None else f"{self.requested}, {cause}")
+        if cause == "cancelled":
+            self._revise("cancelled", "the SLURM job was cancelled")
+        elif cause == "requeued":
+            journal.requeue(self.requested or cause, self.folder.newest_step())
+            self._revise("preempted", "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued")
 
-        Raises:
-            SchedulerError: it does not become visible.
-        """
-        for _ in range(int(CONFIRMATION / 0.5)):
-            info = scheduler.job_info(self.job)
-            if info.restarts > self.restarts or info.state not in RUNNING:
-                return
-            self.sleep(0.5)
-        raise SchedulerError(f"SLURM accepted the requeue, but shows the job as running after {CONFIRMATION:g} s")
-
-    def _is_requeued(self) -> bool:
-        try:
-            return scheduler.job_info(self.job).restarts > self.restarts
-        except SchedulerError:
-            return False
-
-    def _stay(self, stop: signals.Stop, error: SchedulerError) -> SystemExit:
-        """SLURM does not answer. We stay, so that it can still requeue the job by itself."""
-        end = self._fail(
-            f"SLURM job {self.job} got {signal.Signals(stop.signum).name}, and SLURM does not answer why: {error}"
-        )
-        logger.info("Staying for up to %g s, so that SLURM may requeue the job by itself.", STAY)
-        self.sleep(STAY)
-        return end
+    def _report_silence(self, stop: signals.Stop, error: NoAnswer) -> None:
+        if self.is_reported or not stop.signum:
+            return
+        self.is_reported = True
+        name = signal.Signals(stop.signum).name
+        reason = f"SLURM job {self.job} got {name}, and SLURM does not answer why: {error}"
+        logger.error("%s. Asking again for %g s; SLURM may requeue the job by itself.", reason, STAY)
+        self._revise("preempted", reason)
 
     def _fail(self, reason: str) -> SystemExit:
         logger.error("%s.", reason)
         if not logging.getLogger().handlers:
             print(f"{reason}.", file=sys.stderr, flush=True)
-        self._revise("failed", "failed", reason, exit_code=1)
+        self._revise("failed", reason, exit_code=1)
         return SystemExit(1)
 
     def _record(self) -> RunRecord:
         return RunRecord(self.folder)
 
-    def _revise(self, state: Any, outcome: Any, reason: str, exit_code: int | None = None) -> None:
+    def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this job's attempt in run.json; other attempts are not touched."""
-        if not self.folder.record_path.exists() or is_held(self.folder):
+        holder = held_here(self.folder)
+        is_ours = holder is not None and holder.pid == os.getpid()  # a forced exit
+        if not self.folder.record_path.exists() or (is_held(self.folder) and not is_ours):
             return
         try:
-            self._record().revise(state, outcome, reason=reason, exit_code=exit_code, slurm_job_id=self.job)
+            reason += self.forced
+            self._record().revise(state, state, reason=reason, exit_code=exit_code, slurm_job_id=self.job)
         except OSError as error:
             logger.warning("%s could not be written: %s", self.folder.record_path, error)
 

@@ -18,6 +18,8 @@ SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of --signal of sbatch that the run handles; B: would reach the script only."""
 DEFAULT_DELAY = 60
 """Seconds of a --signal without a time, as SLURM has it."""
+GUARD = Path(__file__).with_name("batch.sh")
+"""Shell functions of the script."""
 DISK_SPEED = 200e6
 """Bytes per second: assumed speed of a save to a shared file system."""
 
@@ -44,7 +46,7 @@ class Script:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
         Between Python's start and the first handler a signal would kill a task. So it starts with signals ignored, and
-        asks SLURM about missed ones once it runs.
+        asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a preempted job.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
@@ -54,7 +56,8 @@ class Script:
                 f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs_path(path)))})',
                 "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
-                f'exec {srun} "$run" {shlex.quote(str(path))}',
+                GUARD.read_text().rstrip(),
+                f'guarded {srun} "$run" {shlex.quote(str(path))}',
             ]
         )
 

@@ -17,6 +17,7 @@ SUBMISSION_TIMEOUT = 60.0
 """Seconds that sbatch may take: it waits for a busy controller."""
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
 """Variables that change what SLURM's commands list or how they print it: a filter would hide jobs from us."""
+RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
@@ -24,15 +25,29 @@ class SchedulerError(Exception):
     """SLURM did not answer or refused; with its own message."""
 
 
+class NoAnswer(SchedulerError):
+    """SLURM could not be reached; it may be later."""
+
+
 @dataclass(frozen=True)
 class JobInfo:
-    """The fields of `scontrol show job` that distinguish one end of a job from another."""
+    """The fields of `scontrol show job` that distinguish one end of a job from another. Times are in seconds since the
+    epoch; None: not known."""
 
     state: str
     reason: str
     restarts: int
-    is_preempted: bool
     is_batch: bool
+    has_run: bool
+    """False while it waits for its first or next start."""
+    start: float | None
+    end: float | None
+    """Of a job that runs: when its time limit or the grace of a preemption ends."""
+    preempted_at: float | None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in RUNNING
 
 
 @dataclass(frozen=True)
@@ -78,22 +93,27 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
                 env={name: value for name, value in os.environ.items() if not name.startswith(USER_DEFAULTS)},
             )
     except FileNotFoundError:
-        raise SchedulerError(f"{command[0]} is not installed") from None
+        raise NoAnswer(f"{command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise SchedulerError(f"{command[0]} did not answer within {timeout:g} s") from None
+        raise NoAnswer(f"{command[0]} did not answer within {timeout:g} s") from None
     if done.returncode != 0:
         message = " ".join((done.stderr or done.stdout).split())
-        raise SchedulerError(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
+        is_busy = any(words in message.lower() for words in ("timed out", "unable to contact"))
+        kind = NoAnswer if is_busy else SchedulerError
+        raise kind(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
     return done.stdout
 
 
-def job_info(job: str, tries: int = 3) -> JobInfo:
-    """The state of a job. A busy controller is asked again.
+def job_info(job: str) -> JobInfo:
+    """The state of a job.
 
     Raises:
-        SchedulerError: SLURM does not answer.
+        NoAnswer: SLURM does not tell.
     """
-    return parse_job(_patient(["scontrol", "show", "job", "-o", job], tries))
+    try:
+        return parse_job(call(["scontrol", "show", "job", "-o", job]))
+    except SchedulerError as error:
+        raise NoAnswer(str(error)) from None
 
 
 def parse_job(text: str) -> JobInfo:
@@ -103,8 +123,11 @@ def parse_job(text: str) -> JobInfo:
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),
         restarts=int(fields.get("Restarts", 0)),
-        is_preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"),
         is_batch=fields.get("BatchFlag", "0") != "0",
+        has_run=fields.get("RunTime") != "00:00:00",
+        start=_seconds(fields.get("StartTime", "")),
+        end=_seconds(fields.get("EndTime", "")),
+        preempted_at=_seconds(fields.get("PreemptTime", "")),
     )
 
 
@@ -118,26 +141,32 @@ def submit(script: Path) -> str:
         return call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT).strip().partition(";")[0]
 
 
+def _seconds(text: str) -> float | None:
+    """SLURM's notation of a time, without a zone, in seconds since the epoch; None: it is not one."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+def booted_at() -> float | None:
+    """When SLURM's controller started; None: not known."""
+    return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
+
+
+def kill_wait() -> float:
+    """Seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least 5, whatever is configured."""
+    return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
+
+
 def requeue(job: str) -> None:
     """Requeue a job under its own id; SLURM ends a running one first.
 
     Raises:
-        SchedulerError: SLURM refused or could not be reached.
+        NoAnswer: SLURM could not be reached.
+        SchedulerError: SLURM refused.
     """
-    _patient(["scontrol", "requeue", job], tries=3)
-
-
-def _patient(command: Sequence[str], tries: int) -> str:
-    """A call, repeated if the controller was too busy to answer."""
-    while True:
-        tries -= 1
-        try:
-            return call(command)
-        except SchedulerError as error:
-            busy = any(word in str(error).lower() for word in ("timed out", "unable to contact", "did not answer"))
-            if not busy or tries <= 0:
-                raise
-            time.sleep(1)
+    call(["scontrol", "requeue", job])
 
 
 def queue() -> dict[str, QueuedJob] | None:

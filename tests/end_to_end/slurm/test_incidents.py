@@ -30,6 +30,8 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
     (folder,) = run_folders(outputs)
     if final != "COMPLETED":
         assert record(outputs)["state"] == incident.outcome
+        if not incident.lossless:
+            return
         assert (folder / "checkpoints" / f"step-{last['end_step']:08d}" / "manifest.json").exists()
         return
     assert record(outputs)["state"] == "completed"

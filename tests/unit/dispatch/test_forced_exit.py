@@ -1,7 +1,8 @@
-"""How long a hang is waited for: what is configured, and less where SLURM gives less."""
+"""How long a run may take to leave: what is configured, and less where SLURM kills the job earlier."""
 
-import signal
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,45 +10,68 @@ from omegaconf import OmegaConf
 from launcher.dispatch import forced_exit
 from launcher.run import deadline
 from launcher.slurm import scheduler
+from launcher.slurm.scheduler import JobInfo, NoAnswer
 
 
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[int], float | None]]:
-    """What `arm` would wait for after a signal, with what SLURM says of itself."""
-
-    def of(slurm: dict[str, str] | None, **dispatch: float | None) -> Callable[[int], float | None]:
-        forced_exit.slurm_grace.cache_clear()
-        monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-        if slurm is not None:
-            monkeypatch.setenv("SLURM_JOB_ID", "12")
-            monkeypatch.setattr(scheduler, "config_values", lambda *names: {k: slurm[k] for k in names if k in slurm})
-            monkeypatch.setattr(scheduler, "partition_values", lambda partition: slurm)
-        found: list[Callable[[int], float | None]] = []
-        monkeypatch.setattr(deadline, "arm", found.append)
-        forced_exit.arm(OmegaConf.create({"dispatch": dispatch}))
-        return found[0]
-
-    return of
+def armed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of `deadline.arm`, of a process outside SLURM."""
+    arguments: list[Any] = []
+    monkeypatch.setattr(deadline, "arm", lambda *given: arguments.extend(given))
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return arguments
 
 
 @pytest.mark.parametrize(
-    ("slurm", "dispatch", "term", "warning"),
+    ("variables", "dispatch", "grace", "asks"),
     [
-        (None, {"grace": 120.0}, 120.0, 120.0),
-        (None, {"grace": None}, None, None),
-        ({"KillWait": "30 sec", "GraceTime": "0"}, {"grace": 120.0}, 25.0, 120.0),
-        ({"KillWait": "30 sec", "GraceTime": "300"}, {"signal_delay": 90}, 295.0, 85.0),
-        ({"KillWait": "4 sec"}, {}, 2.0, None),
-        ({}, {"grace": 50.0}, 50.0, 50.0),  # SLURM does not answer
+        ({}, {"grace": 120.0}, 120.0, False),
+        ({}, {"grace": None}, None, False),
+        ({"SLURM_JOB_ID": "12"}, {"signal_delay": 90}, 90, True),
+        ({"SLURM_JOB_ID": "12", "RANK": "1"}, {"signal_delay": 90}, 90, False),  # rank 0 asks for all
     ],
 )
-def test_the_shortest_counts(
-    armed: Callable[..., Callable[[int], float | None]],
-    slurm: dict[str, str] | None,
+def test_only_rank_0_of_a_job_asks_slurm(
+    armed: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
     dispatch: dict[str, float | None],
-    term: float | None,
-    warning: float | None,
+    grace: float | None,
+    asks: bool,
 ) -> None:
-    wait = armed(slurm, **dispatch)
-    assert (wait(signal.SIGTERM), wait(signal.SIGUSR2)) == (term, warning)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    forced_exit.arm(OmegaConf.create({"dispatch": dispatch}))
+    assert armed[0] == grace and (len(armed) == 2) == asks
+
+
+def job(state: str, ends_in: float | None) -> Callable[[str], JobInfo]:
+    end = None if ends_in is None else time.time() + ends_in
+    return lambda name: JobInfo(state, "None", 0, True, True, None, end, None)
+
+
+def silent(name: str) -> JobInfo:
+    raise NoAnswer("Unable to contact slurm controller")
+
+
+@pytest.mark.parametrize(
+    ("info", "kill_wait", "left"),
+    [
+        pytest.param(job("RUNNING", 12), 30, 37, id="in the grace of a preemption"),
+        pytest.param(job("RUNNING", 100), 30, 125, id="near the time limit"),
+        pytest.param(job("RUNNING", -3), 5, 2.5, id="at the end of the grace, which SLURM notices late"),
+        pytest.param(job("COMPLETING", 3600), 30, 25, id="cancelled, or requeued with an estimated end"),
+        pytest.param(job("COMPLETING", None), 6, 3, id="a short KillWait"),
+        pytest.param(job("RUNNING", 3600), 30, None, id="SLURM does not show the cause yet"),
+        pytest.param(job("RUNNING", None), 30, None, id="no time limit"),
+        pytest.param(silent, 30, None, id="no answer"),
+    ],
+)
+def test_slurm_s_end_follows_from_the_job(
+    monkeypatch: pytest.MonkeyPatch, info: Callable[[str], JobInfo], kill_wait: float, left: float | None
+) -> None:
+    monkeypatch.setattr(scheduler, "job_info", info)
+    monkeypatch.setattr(scheduler, "kill_wait", lambda: kill_wait)
+    seconds = forced_exit.seconds_left("12", grace=120)
+    assert seconds == (None if left is None else pytest.approx(left, abs=20))

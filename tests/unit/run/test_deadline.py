@@ -11,7 +11,7 @@ from launcher.run import deadline
 from launcher.run import signals
 
 signals.install()
-deadline.arm(lambda signum: {grace})
+deadline.arm({grace})
 
 def report(signum, reason):
     print("forced exit", signum, reason, flush=True)
@@ -48,10 +48,11 @@ def test_a_hang_in_native_code_ends() -> None:
         pytest.param("None", f"{TERM}; time.sleep(0.5)", id="no grace"),
         pytest.param("0.1", f"{TERM}; deadline.disarm(); time.sleep(0.5)", id="disarmed"),
         pytest.param(
-            "time.sleep(0.4) or 0.0",
+            "None, lambda: time.sleep(0.4) or 0.0",
             f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(0.6)",
-            id="disarmed while the grace is computed",
+            id="disarmed while the scheduler is asked",
         ),
+        pytest.param("None, lambda: None", f"{TERM}; time.sleep(0.5)", id="a scheduler that does not answer"),
     ],
 )
 def test_no_forced_exit(grace: str, act: str) -> None:
@@ -66,5 +67,17 @@ def test_a_forked_child_s_signals_are_its_own() -> None:
 
 
 def test_a_signal_before_it_was_armed_counts() -> None:
-    done = run("0.3", f"{TERM}; deadline.arm(lambda signum: 0.3); {HANG}; {HANG}")
+    done = run("0.3", f"{TERM}; deadline.arm(0.3); {HANG}; {HANG}")
+    assert done.returncode == 1, done.stderr
+
+
+def test_a_scheduler_s_end_counts_whatever_the_progress() -> None:
+    progress = "[(time.sleep(0.1), deadline.progress()) for _ in range(200)]"
+    done = run("30, lambda: 0.4", f"{TERM}; {progress}")
+    assert done.returncode == 1, done.stderr
+    assert "after SIGTERM, when the job was about to be killed: forced exit." in done.stdout
+
+
+def test_a_scheduler_that_does_not_know_the_end_is_asked_again() -> None:
+    done = run("30, [0.1, None, None].pop", f"deadline.ASK_AGAIN = 0.1; {TERM}; {HANG}; {HANG}")
     assert done.returncode == 1, done.stderr

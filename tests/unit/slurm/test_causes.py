@@ -5,9 +5,9 @@ import signal
 import pytest
 
 from launcher.run.folder import RunFolder
-from launcher.slurm.causes import Budget, cause_of, decide
+from launcher.slurm.causes import Budget, cause_of, decide, forgets
 from launcher.slurm.journal import Journal
-from launcher.slurm.scheduler import parse_job
+from launcher.slurm.scheduler import JobInfo, parse_job
 from support.scripted_slurm import ANSWERS
 
 TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
@@ -27,6 +27,10 @@ NEVER = Budget(max_preemptions=0, max_timeouts=0)
         ("at its time limit", TERM, "timed out", "requeue"),
         ("requeued by hand", TERM, "requeued", "leave"),
         ("cancelled", TERM, "cancelled", "leave"),
+        ("preempted, at the end of its grace, CANCEL", TERM, "preempted", "requeue"),
+        ("preempted, then cancelled in its grace", TERM, "cancelled", "leave"),
+        ("preempted, then cancelled in its grace", USR2, "cancelled", "leave"),
+        ("requeued, then cancelled", TERM, "cancelled", "leave"),
         ("killed by hand", TERM, "ended by hand", "leave"),
         ("an allocation", TERM, "ended by hand", "leave"),
         ("an allocation", USR1, "ended by hand", "leave"),
@@ -44,6 +48,26 @@ def test_a_second_start_is_no_requeue():
     info = parse_job(ANSWERS["started again, not touched"])
     assert cause_of(info, TERM, restarts=0) == "requeued"
     assert cause_of(info, TERM, restarts=1) == "ended by hand"
+
+
+@pytest.mark.parametrize(
+    ("restarts", "after_start", "after_boot", "unknown"),
+    [
+        (0, 5, 1000, False),
+        (0, 5, None, False),
+        (0, 1000, -3, True),  # the controller has started since
+        (1, 5, 1000, True),  # the job has just restarted
+        (1, 1000, 1000, False),
+    ],
+)
+def test_slurm_may_have_forgotten_the_cause(restarts, after_start, after_boot, unknown):
+    received = 5000.0
+    info = JobInfo("RUNNING", "None", restarts, True, True, received - after_start, received + 3600, None)
+    assert forgets(info, received, None if after_boot is None else received - after_boot) == unknown
+
+
+def test_an_unknown_cause_requeues():
+    assert decide("cause unknown", NEVER, before=1000).action == "requeue"
 
 
 @pytest.mark.parametrize(("before", "action"), [(0, "requeue"), (1, "requeue"), (2, "fail"), (3, "fail")])

@@ -1,7 +1,9 @@
 """What a run does after a signal inside a SLURM job, against a scripted `scontrol`."""
 
 import json
+import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ from omegaconf import OmegaConf
 
 from launcher.run import signals
 from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal
-from launcher.slurm.requeue import Requeue, guarded
+from launcher.slurm.requeue import STAY, Requeue, guarded
 from support.scripted_slurm import ScriptedSlurm
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
@@ -54,7 +57,10 @@ def state(folder: RunFolder) -> tuple[str, str]:
         ("preempted without a grace, REQUEUE", TERM, 143, False, ("preempted", "requeued by SLURM")),
         ("warned of the time limit", USR2, 128 + USR2, True, ("preempted", "timed out, requeued")),
         ("at its time limit", TERM, 143, True, ("preempted", "timed out, requeued")),
+        ("preempted, at the end of its grace, CANCEL", TERM, 143, True, ("preempted", "preempted, requeued")),
         ("cancelled", TERM, 143, False, ("cancelled", "the SLURM job was cancelled")),
+        ("preempted, then cancelled in its grace", USR2, 140, False, ("cancelled", "the SLURM job was cancelled")),
+        ("requeued, then cancelled", TERM, 143, False, ("cancelled", "the SLURM job was cancelled")),
         ("killed by hand", TERM, 143, False, ("preempted", None)),
         ("an allocation", USR2, 128 + USR2, False, ("preempted", None)),
     ],
@@ -103,12 +109,66 @@ def test_only_requeues_for_the_same_cause_count(slurm, folder):
     assert leave(folder, budget=Budget(max_preemptions=1)).code == 1
 
 
-def test_slurm_that_does_not_answer(slurm, folder):
+def test_a_cancellation_after_the_requeue_wins(slurm, folder):
+    slurm.answer("preempted, with a grace")
+    slurm.requeue_as("requeued, then cancelled")
+    assert leave(folder).code == 143
+    assert "requeue 6" in slurm.calls and state(folder) == ("cancelled", "the SLURM job was cancelled")
+
+
+def test_what_runs_cancel_has_recorded_stays(slurm, folder):
+    RunRecord(folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id="6")
+    slurm.answer("preempted, with a grace")
+    assert leave(folder).code == 143
+    assert state(folder)[0] == "cancelled"
+
+
+def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder):
     slurm.stop_answering()
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
-    assert policy.leave(signals.Stop(TERM)).code == 1
-    assert slept and "requeue 6" not in slurm.calls
+    assert policy.leave(signals.Stop(TERM)).code == 143
+    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls
+    assert state(folder)[0] == "preempted" and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [("preempted, with a grace", "preempted, requeued"), ("killed by hand", "cause unknown, requeued")],
+)
+def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
+    slurm.answer(answer)
+    slurm.stop_answering()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            slurm.answer_again()
+
+    assert Requeue(folder, "6", Budget(), sleep=sleep).leave(signals.Stop(TERM)).code == 143
+    assert "requeue 6" in slurm.calls and state(folder) == ("preempted", reason)
+
+
+def test_a_late_signal_of_the_previous_start_requeues(slurm, folder):
+    slurm.answer("started again, not touched")
+    path = slurm.folder / "job-1"
+    path.write_text(re.sub(r"StartTime=\S+", f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S')}", path.read_text()))
+    slurm.requeue_as("started again, not touched", restarts=2)
+    assert leave(folder, restarts=1).code == 143
+    assert "requeue 6" in slurm.calls and state(folder) == ("preempted", "cause unknown, requeued")
+
+
+def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
+    """The run's lock is still held, by this process."""
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
+    record.end_attempt("failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress")
+    slurm.answer("cancelled")
+    with RunLock(folder):
+        Requeue(folder, "6", Budget()).leave_by_force(TERM, "No progress for 2 s after SIGTERM")
+    expected = "the SLURM job was cancelled; No progress for 2 s after SIGTERM"
+    assert state(folder) == ("cancelled", expected)
 
 
 def test_restarts_without_progress_end(slurm, folder):

@@ -1,10 +1,16 @@
 """The flags and the script for sbatch."""
 
+import shlex
+import subprocess
+
 import pytest
 
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
-from launcher.slurm.sbatch import Script, seconds
+from launcher.run.folder import RunFolder
+from launcher.slurm.journal import Journal
+from launcher.slurm.sbatch import GUARD, Script, seconds
+from support.scripted_slurm import ScriptedSlurm
 
 
 @pytest.mark.parametrize(
@@ -72,3 +78,42 @@ def test_a_users_flags_win(tmp_path):
 def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path):
     text = Script("gpt", SlurmDispatch().flags()).text(tmp_path / "50%j" / "job-0.sh", 2, None)
     assert f"#SBATCH --output={tmp_path}/50%%j/%A_%a.out\n" in text.replace("'", "")
+
+
+KILLED = "exit 140"
+AT_THE_END_OF_THE_GRACE = "kill -TERM $PPID; sleep 0.5; exit 7"
+
+
+@pytest.mark.parametrize(
+    ("answer", "command", "started", "requeues"),
+    [
+        ("preempted, with a grace", KILLED, False, True),
+        ("preempted, with a grace", KILLED, True, False),  # the run decides
+        ("preempted, with a grace", "exit 0", False, False),
+        ("preempted, at the end of its grace, CANCEL", AT_THE_END_OF_THE_GRACE, False, True),
+        ("preempted, at the end of its grace, CANCEL", AT_THE_END_OF_THE_GRACE, True, False),
+        ("preempted without a grace, REQUEUE", AT_THE_END_OF_THE_GRACE, False, False),
+        ("preempted, then cancelled in its grace", AT_THE_END_OF_THE_GRACE, False, False),
+        ("cancelled", AT_THE_END_OF_THE_GRACE, False, False),
+        ("killed by hand", KILLED, False, False),
+    ],
+)
+def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
+    tmp_path, monkeypatch, answer, command, started, requeues
+):
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    slurm.answer(answer)
+    folder = RunFolder(tmp_path / "run").create()
+    Journal(folder, "5").start(0, 0)  # of an earlier job
+    later = folder.path / "later"
+    if started:
+        before = (folder.path / "restarts.json").read_bytes()
+        Journal(folder, "6").start(0, 0)
+        (folder.path / "restarts.json").rename(later)
+        (folder.path / "restarts.json").write_bytes(before)
+        command = f"mv {later} {folder.path / 'restarts.json'}; {command}"
+    script = f"set -e; run={folder.path}; source {GUARD}; guarded bash -c {shlex.quote(command)}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == int(command[-3:].split()[-1]), done.stderr
+    assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
