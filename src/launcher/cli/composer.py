@@ -9,6 +9,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compositions import Compositions, is_group, parse
+from launcher.config.identity import fix_name
 from launcher.config.session import apply_values
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
@@ -43,7 +44,7 @@ class Composer:
         if config.run.get("sweep") is None:
             with open_dict(config):
                 config.run.sweep = self.sweep
-        _fix_name(config)
+        fix_name(config)
         return config
 
     def _comes_first(self, rest: Sequence[Override], values: Sequence[Override]) -> bool:
@@ -75,17 +76,6 @@ def _record_overrides(config: DictConfig, overrides: Sequence[Override]) -> None
     kept = sorted(str(each.input_line) for each in overrides if each.key_or_group not in rules.exclude_keys)
     config.hydra.overrides.task = [str(each.input_line) for each in overrides]
     config.hydra.job.override_dirname = rules.item_sep.join(kept).replace("=", rules.kv_sep)
-
-
-def _fix_name(config: DictConfig) -> None:
-    """Replace the interpolations of the run's name and id by their values: each access would hash the configuration
-    again. Validation reports why they do not resolve, if they do not."""
-    try:
-        name, identity = config.run.name, config.run.id
-    except Exception:
-        return
-    with open_dict(config):
-        config.run.name, config.run.id = name, identity
 
 
 def _overlap(first: str, second: str) -> bool:

@@ -18,10 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import schema
 from launcher.config.compose import compose
-from launcher.config.compositions import normalize
+from launcher.config.compositions import normalize, parse
 from launcher.config.explain import explain, log_traceback, report, user_traceback
+from launcher.config.identity import fix_name
 from launcher.config.options import TRAIN_JOB, config_path, own_folder
-from launcher.config.session import VERSION, flag_parser, returned
+from launcher.config.session import VERSION, flag_parser, returned, run_application
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
 
@@ -47,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         words = with_own_folder(words)
         arguments = read(words)
         sys.argv[1:] = _in_order(words, arguments)
-        hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
+        if _is_composed_once(arguments):
+            _run(arguments)
+        else:
+            hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         if arguments.cfg:
             sys.stdout.flush()
             schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))
@@ -55,6 +59,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(_reported(failed.error, None)) from None
     except Exception as error:
         raise SystemExit(_reported(error, None if _task_started else arguments)) from None
+
+
+def _is_composed_once(arguments: Namespace) -> bool:
+    """Whether the command line alone says that this is a run or a sweep. Hydra's own `main` composes the configuration
+    an additional time to find `hydra.mode`, for 0.2 s."""
+    others = ("help", "hydra_help", "cfg", "info", "shell_completion", "package", "config_path", "experimental_rerun")
+    if any(getattr(arguments, name, None) for name in others):
+        return False
+    if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
+        return False
+    if any(override.lstrip("+").startswith("hydra.mode=") for override in arguments.overrides):
+        return False
+    return arguments.multirun or not any(parse(override).is_sweep_override() for override in arguments.overrides)
+
+
+def _run(arguments: Namespace) -> None:
+    name = arguments.config_name or "config"
+    try:
+        run_application(task, name, arguments.overrides, arguments.config_dir, arguments.multirun)
+    except AssertionError:
+        if _task_started or arguments.multirun:
+            raise
+        run_application(task, name, arguments.overrides, arguments.config_dir, True)  # a YAML file sets hydra.mode
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
@@ -182,6 +209,7 @@ class Validation(Callback):
     """Checks the configuration before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        fix_name(config)
         _check(schema.validate, config)
         _note_existing(Path(config.run.dir))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf, open_dict
 
 from launcher.config.messages import show
 from launcher.config.tree import leaves, mapped, walk
@@ -149,6 +149,17 @@ def run_name(config: DictConfig) -> str:
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
     return "-".join(_file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data"))
+
+
+def fix_name(config: DictConfig) -> None:
+    """Replace the interpolations of the run's name and id by their values: each access would hash the configuration
+    again. Validation reports why they do not resolve, if they do not."""
+    try:
+        name, identity = config.run.name, config.run.id
+    except Exception:
+        return
+    with open_dict(config):
+        config.run.name, config.run.id = name, identity
 
 
 def _class_name(config: DictConfig, group: str) -> str:

@@ -19,6 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from hydra.types import TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -50,6 +51,23 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
             config_loader.config_search_path.prepend("command-line", folder, anchor=anchor)
         config_loader.repository.initialize_sources(config_loader.config_search_path)
         yield
+
+
+def run_application(
+    task: TaskFunction, config_name: str, overrides: Sequence[str], config_dir: str | None, multirun: bool
+) -> None:
+    """What `hydra.main` does for a command line whose mode is known: the configuration is composed once.
+
+    Raises:
+        AssertionError: not `multirun`, but the configuration sets `hydra.mode` to MULTIRUN.
+    """
+    with session(config_dir):
+        application: Any = GlobalHydra.instance().hydra
+        if multirun:
+            mode = ["hydra.mode=MULTIRUN"]
+            application.multirun(config_name=config_name, task_function=task, overrides=[*overrides, *mode])
+        else:
+            application.run(config_name=config_name, task_function=task, overrides=list(overrides))
 
 
 def loader() -> Any:

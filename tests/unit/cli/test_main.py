@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig
 
-from launcher.cli.main import read, task
+from launcher.cli.main import main, read, task
 from launcher.config.compose import compose
 from launcher.errors import ConfigError
 from support.projects import exit_code, launcher, write_project
@@ -239,3 +242,61 @@ def test_the_configuration_of_the_wheel_composes_in_the_same_way(
     expected = compose(["seed=4"])
     monkeypatch.setattr(session, "config_path", lambda: "pkg://packed_conf")
     assert compose(["seed=4"]).run == expected.run
+
+
+MODE = "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      seed: 1,2\n"
+RUN = ("model=mlp", "data=digits", "device=cpu")
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Seed and steps of the jobs that would run."""
+    jobs: list[tuple[int, int]] = []
+
+    def note(config: DictConfig) -> None:
+        jobs.append((config.seed, config.trainer.max_steps))
+
+    monkeypatch.setattr("launcher.dispatch.task.task", note)
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["trainer.max_steps=7"], [(1, 7), (2, 7)]),
+        (["trainer.max_steps=3,4"], [(1, 3), (1, 4), (2, 3), (2, 4)]),
+        (["trainer.max_steps=7", "-m"], [(1, 7), (2, 7)]),
+    ],
+)
+def test_a_file_may_make_a_sweep(folder: Path, jobs: list[Any], words: list[str], expected: list[Any]) -> None:
+    """`hydra.mode` of a YAML file counts as `-m` does."""
+    (folder / "conf" / "experiment").mkdir(parents=True)
+    (folder / "conf" / "experiment" / "seeds.yaml").write_text(MODE)
+    main([*RUN, "experiment=seeds", *words])
+    assert sorted(jobs) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["seed=3"], [(3, 7)]),
+        (["seed=3", "hydra.mode=RUN"], [(3, 7)]),
+        (["seed=3,4", "hydra.mode=MULTIRUN"], [(3, 7), (4, 7)]),
+        (["-m", "seed=3,4"], [(3, 7), (4, 7)]),
+    ],
+)
+def test_the_mode_of_the_command_line(folder: Path, jobs: list[Any], words: list[str], expected: list[Any]) -> None:
+    main([*RUN, "trainer.max_steps=7", *words])
+    assert jobs == expected
+
+
+def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    compositions, original = [], ConfigLoaderImpl.load_configuration
+
+    def load(self: Any, *arguments: Any, **options: Any) -> DictConfig:
+        compositions.append(arguments)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load)
+    main([*RUN, "trainer.max_steps=7", "seed=3"])
+    assert jobs == [(3, 7)] and len(compositions) == 1
