@@ -2,6 +2,7 @@
 `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It records the reason in run.json."""
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 
 OPEN = ("queued", "running", "preempted")
+NOISE = re.compile(
+    r"srun: (Terminating|launch/|error: .*: tasks? .*: (Exited|Terminated|Killed|Aborted))"
+    r"|slurmstepd: error: \*\*\*|Try \"srun --help"
+)
 ENDS = 4096
 """Bytes at the end of the job's log in which its last line is looked for."""
 
@@ -44,14 +49,14 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty."""
+    """The last line of a log that says something: srun repeats the exit code at the end."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip() and not NOISE.match(line)), "")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.slurm import scheduler
 
+GUARD = Path(__file__).with_name("batch.sh")
+"""Shell functions of the script."""
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of --signal of sbatch that the run handles; B: would reach the script only."""
 DEFAULT_DELAY = 60
 """Seconds of a --signal without a time, as SLURM has it."""
-GUARD = Path(__file__).with_name("batch.sh")
-"""Shell functions of the script."""
 DISK_SPEED = 200e6
 """Bytes per second: assumed speed of a save to a shared file system."""
 
@@ -46,17 +46,22 @@ class Script:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
         Between Python's start and the first handler a signal would kill a task. So it starts with signals ignored, and
-        asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a preempted job.
+        asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a preempted job, or
+        records why it failed.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
         srun = shlex.join(["srun", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
+        pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
         return "\n".join(
             [
-                f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(runs_path(path)))})',
+                f"mapfile -t runs <{shlex.quote(str(runs_path(path)))}",
+                "run=${runs[${SLURM_ARRAY_TASK_ID:-0}]}",
                 "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
+                f"pythons=({shlex.join(pythons)})",
                 GUARD.read_text().rstrip(),
+                *(["set -e", *self.setup, "set +e"] if self.setup else []),
                 f'guarded {srun} "$run" {shlex.quote(str(path))}',
             ]
         )
@@ -78,7 +83,6 @@ class Script:
             job_name=flags.pop("job-name", self.name),
             wckey=flags.pop("wckey", None),
             time=flags.pop("time", None),
-            setup=self.setup or None,
             use_srun=False,
             additional_parameters=flags,
         )

@@ -139,3 +139,31 @@ def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     again = lab.launcher(*words)
     assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, again.stdout + again.stderr
     assert verb(lab, "cancel", outputs, "--all").returncode == 0
+
+
+BROKEN = {
+    "a setup line fails": (["dispatch.setup=['echo preparing','exit 3']"], "'exit 3' ended the job with exit code 3"),
+    "no module command": (["dispatch.modules=[cuda/12.4]"], "module: command not found"),
+    "no interpreter": (["dispatch.python=/no/such/python"], "/no/such/python"),
+    "an empty PATH": (["dispatch.setup=['export PATH=']"], "srun: "),
+    "srun refuses": (["dispatch.srun=[--no-such-flag]"], "--no-such-flag"),
+}
+
+
+def test_what_fails_before_python_is_recorded(plain_cluster, tmp_path):
+    lab = plain_cluster
+    submitted = {}
+    for name, (overrides, _) in BROKEN.items():
+        outputs = tmp_path / f"100%j {name}"  # a pattern of SLURM's, and spaces
+        submitted[name] = outputs, lab.submit(outputs, *overrides, f"paths.outputs='{outputs}'")
+    for name, (outputs, job) in submitted.items():
+        assert lab.wait_until_ended(job) == "FAILED"
+        (folder,) = run_folders(outputs)
+        log = (folder / "logs" / f"slurm-{job}.log").read_text()
+        (run,) = states(lab, outputs).values()
+        assert run["state"] == "failed" and run["attempts"][-1]["slurm_job_id"] == job, (name, log)
+        reason = run["attempts"][-1]["reason"]
+        assert BROKEN[name][1] in reason and "before the run started" in reason, (name, reason)
+        assert (outputs / ".slurm").exists() and list((outputs / ".slurm").glob(f"*/{job}.out"))
+    shown = verb(lab, "logs", submitted["a setup line fails"][0], "mlp-digits")
+    assert shown.stdout == "preparing\n", shown.stdout + shown.stderr

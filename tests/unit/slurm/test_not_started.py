@@ -70,7 +70,10 @@ def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
     assert [attempt.outcome for attempt in record.attempts] == ["preempted", "failed"]
 
 
-@pytest.mark.parametrize("text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n"])
+ECHO = "a\nlast line\nsrun: error: node1: task 0: Exited with exit code 127\nsrun: Terminating StepId=7.0\n"
+
+
+@pytest.mark.parametrize("text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n", ECHO])
 def test_the_last_line_of_a_log(tmp_path, text):
     (tmp_path / "log").write_text(text)
     assert last_line(tmp_path / "log") == "last line"
