@@ -263,7 +263,7 @@ class SlurmDispatch:
         text = script.text(path, count, self._share(len(chunk), total))
         now = iso(time.time())
         notes = [JobNote(str(path), None if count is None else index, now) for index in range(len(chunk))]
-        with submission.undone_on_failure(folders, path):
+        with submission.undone_on_failure(folders):
             submission.write_script(path, text, folders)
             _in_threads(lambda run, note: submission.freeze(run.config, run.hydra, note, code), chunk, notes)
             job = submission.hand_over(path)

@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.slurm import scheduler
 
 GUARD = Path(__file__).with_name("batch.sh")
-"""Shell functions of the script."""
+"""Shell functions of the script, which are copied beside it."""
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of --signal of sbatch that the run handles; B: would reach the script only."""
 DEFAULT_DELAY = 60
@@ -60,7 +60,7 @@ class Script:
                 "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
                 f"pythons=({shlex.join(pythons)})",
-                GUARD.read_text().rstrip(),
+                f"source {shlex.quote(str(path.with_name(GUARD.name)))}",
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
                 f'guarded {srun} "$run" {shlex.quote(str(path))}',
             ]

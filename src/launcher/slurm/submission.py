@@ -2,7 +2,8 @@
 
 <run folder>/submission.json        the resolved configuration and Hydra's node; the job reads nothing else
 <run folder>/slurm.json             the job of the run: its script, and its id once sbatch has returned it
-<outputs>/.slurm/<submission>/      job-0.sh and runs-0.txt of each array (a run folder per task), snapshot of the code
+<outputs>/.slurm/<submission>/      job-0.sh and runs-0.txt of each array (a run folder per task), batch.sh (their
+                                    functions), the snapshot of the code
 <outputs>/.slurm/run.lock           exists while a command submits
 
 slurm.json is written before sbatch is called, and the id is added after it. SLURM's queue lists each job with its
@@ -33,7 +34,7 @@ from launcher.run.holder import is_held, read_holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
-from launcher.slurm.sbatch import runs_path
+from launcher.slurm.sbatch import GUARD, runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
 
 if TYPE_CHECKING:
@@ -219,16 +220,14 @@ def new_submission(outputs: Path) -> Path:
 
 
 @contextmanager
-def undone_on_failure(folders: Sequence[RunFolder], script: Path) -> Iterator[None]:
-    """Restore what was there before an array if it is not submitted."""
+def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
+    """Restore the run folders of an array as they were if it is not submitted."""
     before = {folder: _files(folder) for folder in folders}
     try:
         yield
     except BaseException:
         for folder in folders:
             _restore(folder, before[folder])
-        for path in (script, runs_path(script)):
-            path.unlink(missing_ok=True)
         raise
 
 
@@ -264,4 +263,5 @@ def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     """Write a job's script, and the run folders in the order of the array's tasks."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
+    shutil.copyfile(GUARD, script.with_name(GUARD.name))
     runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
