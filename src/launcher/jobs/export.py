@@ -1,8 +1,11 @@
 """job=export: a run's weights for others, as `export/model.safetensors`."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from omegaconf import DictConfig
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import write_tensors
@@ -10,12 +13,13 @@ from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
-from launcher.run.files import replace_file, replacing
+from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
 from launcher.train.build import logger
 
+WEIGHTS = "model.safetensors"
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -49,7 +53,7 @@ class ExportJob:
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
-        config_for(config, path)  # refuses what contradicts
+        model = config_for(config, path).model  # refuses what contradicts
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         if self.weights is not None:
@@ -65,11 +69,38 @@ class ExportJob:
             dtype = getattr(torch, DTYPE_NAMES[self.dtype])
             tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
         folder.export.mkdir(exist_ok=True)
-        target = folder.export / "model.safetensors"
-        with replacing(target) as temporary:
-            write_tensors(temporary, tensors)
+        target = write_model(folder.export, OmegaConf.to_container(model), tensors)
         own = path / "config.yaml"
         text = own.read_text() if own.exists() else resolved_yaml(config)
         replace_file(folder.export / "config.yaml", text.encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}
+
+
+def write_model(folder: Path, model: Any, tensors: dict[str, Any]) -> Path:
+    """Write the weights; a model with `write_export` decides on the files. Returns the file, or the folder of several.
+
+    Args:
+        model: the node `model` of the configuration, resolved.
+    """
+    try:
+        own = getattr(get_object(str(model.get("_target_"))), "write_export", None)
+    except (ImportError, ValueError):  # a class that is not installed here: its weights can be written all the same
+        own = None
+    target = folder / WEIGHTS
+    if own is None:
+        with replacing(target) as temporary:
+            write_tensors(temporary, tensors)
+        return target
+    settings = {key: value for key, value in model.items() if key != "_target_"}
+    with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
+        own(settings, tensors, Path(temporary_folder))
+        files = sorted(Path(temporary_folder).iterdir())
+        for file in files:
+            fsync_file(file)
+            file.replace(folder / file.name)
+    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
+        if old.name not in {file.name for file in files}:
+            old.unlink()  # shards of an earlier export
+    fsync_folder(folder)
+    return target if target.exists() else folder

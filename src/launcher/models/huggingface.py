@@ -1,6 +1,7 @@
 """Causal language models of Hugging Face transformers (the extra `huggingface`), from a configuration or pretrained."""
 
 import difflib
+import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,8 @@ from launcher.errors import ConfigError
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.models.supervised import longest_list
 from launcher.types import PositiveInt
+
+logger = logging.getLogger("launcher")
 
 
 class HuggingFaceCausalLM(Model):
@@ -104,6 +107,28 @@ class HuggingFaceCausalLM(Model):
         self.model.tie_weights()  # the allocation on the device has separated tied parameters
         self.model.init_weights()
 
+    @classmethod
+    def write_export(cls, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> None:
+        """Write what `AutoModelForCausalLM.from_pretrained(folder)` reads: configuration, weights under the names of
+        transformers, and the tokenizer of a pretrained model.
+
+        Args:
+            settings: this class's arguments, as the run had them.
+            tensors: this module's, by name.
+        """
+        pretrained = settings.get("pretrained")
+        with torch.device("meta"):
+            model = (
+                _from_config(_plain(settings["config"]), settings["vocab_size"])
+                if pretrained is None
+                else _from_settings(str(pretrained))
+            )
+        model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
+        own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+        model.save_pretrained(str(folder), state_dict=own)
+        if pretrained is not None:
+            _copy_tokenizer(str(pretrained), folder)
+
     def shard_units(self) -> list[nn.Module]:
         """The decoder layers."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
@@ -142,10 +167,32 @@ def _from_pretrained(name: str) -> Any:
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
     try:
         with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
-            model = transformers.AutoModelForCausalLM.from_pretrained(str(where) if where.exists() else name)
+            model = transformers.AutoModelForCausalLM.from_pretrained(_place(name))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
     return model.float().train()  # float32, whatever the file has: `precision` chooses the compute dtype
+
+
+def _from_settings(name: str) -> Any:
+    """The model of a pretrained one's configuration, with new weights."""
+    transformers = _transformers()
+    try:
+        return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(_place(name)))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
+
+
+def _copy_tokenizer(name: str, folder: Path) -> None:
+    try:
+        _transformers().AutoTokenizer.from_pretrained(_place(name)).save_pretrained(str(folder))
+    except Exception as error:  # of many kinds: no tokenizer there, or one that needs another package
+        logger.warning("The export has no tokenizer: %s.", _first_line(error))
+
+
+def _place(name: str) -> str:
+    """A folder, or a name on the hub."""
+    folder = Path(name).expanduser()
+    return str(folder) if folder.exists() else name
 
 
 def _transformers() -> Any:

@@ -17,8 +17,9 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.session import first_line
 from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.init_from import Renamed
 from launcher.run.folder import RunFolder
-from launcher.strategies.weights import load_weights
+from launcher.strategies.weights import load_weights, model_tensors
 
 EXPORTED = "model.safetensors"
 
@@ -46,7 +47,7 @@ def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: st
     try:
         saved = ShardReader([path / EXPORTED]) if is_export else _opened(path, weights)
         model = _build(path / "config.yaml")
-        load_weights(model, saved)
+        load_weights(model, Renamed(saved, model_tensors(model)) if is_export else saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return model.eval()

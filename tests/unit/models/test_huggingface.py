@@ -2,8 +2,11 @@ import sys
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
+from launcher import load_model
 from launcher.errors import ConfigError
+from launcher.jobs.export import write_model
 from launcher.models.huggingface import HuggingFaceCausalLM
 
 GPT2 = {
@@ -27,6 +30,10 @@ class TestWithTransformers:
     def transformers(self, monkeypatch):
         pytest.importorskip("transformers")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    @pytest.fixture
+    def transformers_library(self):
+        return pytest.importorskip("transformers")
 
     @pytest.mark.parametrize(("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")])
     def test_a_config_built_one_is_drawn_and_learns(self, config, layer):
@@ -104,3 +111,41 @@ class TestWithTransformers:
     def test_what_cannot_be_built(self, options, sentence):
         with pytest.raises(ConfigError, match=sentence):
             HuggingFaceCausalLM(vocab_size=64, **options)
+
+    @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+    def test_transformers_loads_an_export(self, transformers_library, config, tmp_path):
+        torch.manual_seed(0)
+        model = HuggingFaceCausalLM(vocab_size=64, config=config).eval()
+        node = {"_target_": "launcher.models.huggingface.HuggingFaceCausalLM", "vocab_size": 64, "config": config}
+        (tmp_path / "model-00001-of-00002.safetensors").write_text("of an earlier export")
+        assert write_model(tmp_path, node, model.state_dict()) == tmp_path / "model.safetensors"
+        assert sorted(path.name for path in tmp_path.glob("model*")) == ["model.safetensors"]
+        theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        tokens = torch.arange(16).reshape(2, 8)
+        assert torch.equal(theirs(tokens).logits, model.logits(tokens))
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"model": node})))
+        assert torch.equal(load_model(tmp_path).logits(tokens), model.logits(tokens))
+        half = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+        write_model(tmp_path, node, half)
+        again = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+        assert again.dtype == torch.bfloat16
+
+    def test_the_export_of_a_pretrained_model_has_its_tokenizer(self, transformers_library, tmp_path):
+        tokenizers = pytest.importorskip("tokenizers")
+        vocabulary = tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")
+        tokenizer = transformers_library.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizers.Tokenizer(vocabulary), unk_token="[UNK]"
+        )
+        source, export = tmp_path / "source", tmp_path / "export"
+        export.mkdir()
+        first = HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+        first.model.save_pretrained(source)
+        tokenizer.save_pretrained(source)
+        model = HuggingFaceCausalLM(vocab_size=64, pretrained=str(source))
+        node = {"_target_": "launcher.models.huggingface.HuggingFaceCausalLM", "pretrained": str(source)}
+        write_model(export, node | {"vocab_size": 64}, model.state_dict())
+        theirs = transformers_library.AutoModelForCausalLM.from_pretrained(export)
+        assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), first.model.parameters(), strict=True))
+        assert (
+            transformers_library.AutoTokenizer.from_pretrained(export)("b")["input_ids"] == tokenizer("b")["input_ids"]
+        )
