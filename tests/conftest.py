@@ -1,5 +1,6 @@
 """Which tests stay together under `pytest -n 2 --dist loadgroup`, and the state that all tests inherit."""
 
+import gc
 import logging
 import os
 import random
@@ -26,6 +27,14 @@ os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 MEMORY, ENOUGH = "/dev/shm", 8 << 30
 if os.path.isdir(MEMORY) and os.statvfs(MEMORY).f_bavail * os.statvfs(MEMORY).f_frsize >= ENOUGH:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # thousands of checkpoints are fsynced, which a disk feels
+
+
+gc.disable()  # collecting tests only adds objects
+
+
+def pytest_collection_finish():
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

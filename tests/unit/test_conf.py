@@ -57,14 +57,10 @@ def test_every_file_is_an_option_of_a_group() -> None:
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_is_valid(group: str, option: str) -> None:
-    validate(chosen(group, option))
-
-
-@pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_matches_its_class(group: str, option: str) -> None:
+def test_every_option_is_valid_and_matches_its_class(group: str, option: str) -> None:
     """The signature read from source is the one that Python sees, and each part that is not a partial can be built."""
     config = chosen(group, option)
+    validate(config)
     node = OmegaConf.select(config, group)
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
         read, real = signature(target), inspect.signature(get_object(target))
