@@ -59,12 +59,12 @@ def output(command: str, shell: dict[str, str], cwd: Path, real: bool) -> str:
     """What a command prints; one of Python alone is forked unless `real`."""
     if real or not re.fullmatch(r"python -m [^|&;<>$*`\n]*\n?", command):
         done = subprocess.run(
-            ["bash", "-c", command], cwd=cwd, env=shell, text=True, timeout=180, check=False,
+            ["bash", "-c", command], cwd=cwd, env=shell, text=True, timeout=400, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         return done.stdout
     process = start(*shlex.split(command, comments=True)[1:], env=shell, cwd=cwd)
-    text, _ = process.communicate(timeout=180)
+    text, _ = process.communicate(timeout=400)
     return str(text)
 
 

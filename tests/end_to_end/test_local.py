@@ -94,7 +94,7 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)
-        assert wait_for(lambda: command.left() == [], 30)
+        assert wait_for(lambda: command.left() == [], 120)
     assert record(tmp_path)["state"] == "preempted", "they saved"
 
 
@@ -111,7 +111,7 @@ def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int,
     sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage) as command:
         assert command.wait() == code, command.output
-        assert wait_for(lambda: command.left() == [], 10)
+        assert wait_for(lambda: command.left() == [], 120)
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
     assert reason in end.splitlines()[-1]
     assert ("Traceback" in end) == (act != "killed")
@@ -137,7 +137,7 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None
             os.kill(command.ranks()[1], signal.SIGSTOP)
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, command.output
-        assert wait_for(lambda: command.left() == [], 10)
+        assert wait_for(lambda: command.left() == [], 120)
     said = "No progress for 3 s after SIGTERM: forced exit. The last checkpoint is valid."
     assert said == command.output.splitlines()[-1]
     assert "trainer.py" in command.output, "it says where it was"
@@ -182,7 +182,7 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, "its own exit code for a signal"
-        assert wait_for(lambda: command.left() == [], 10)
+        assert wait_for(lambda: command.left() == [], 120)
     first, second = steps_saved(tmp_path)
     assert first == second == str(record(tmp_path)["step"])
     assert record(tmp_path)["state"] == "preempted"

@@ -218,7 +218,7 @@ def stalled(folder: str, overrides: list[str]) -> list[str]:
 
     def hang_in_step_5(trainer: Any, batch: Any) -> None:
         if trainer.step == 5 and ranks.rank() == ranks.world_size() - 1:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while not watchdog.reports and time.monotonic() < end:
                 time.sleep(0.01)
 

@@ -15,7 +15,7 @@ class Command:
     """`python -m launcher ...` in its own session, killed at the end of the `with` if it has not ended."""
 
     def __init__(
-        self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 100, real: bool = False
+        self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 400, real: bool = False
     ):
         self.process = runner.start(*start, *arguments, real=real)
         self.pid = self.process.pid

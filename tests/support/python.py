@@ -73,7 +73,7 @@ def run(
     *words: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout: float = 120,
+    timeout: float = 400,
     check: bool = False,
     real: bool = False,
 ) -> subprocess.CompletedProcess[str]:

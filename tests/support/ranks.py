@@ -12,7 +12,7 @@ from support.runner import ENVIRONMENT
 
 Task = tuple[str, dict[str, Any]]
 
-LIMIT = 280.0
+LIMIT = 560.0
 """Seconds."""
 
 

@@ -44,7 +44,7 @@ def start(*words: str, env: Mapping[str, str] | None = None, cwd: Path | None = 
 
 
 def launch(
-    outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 120, real: bool = False
+    outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 400, real: bool = False
 ) -> Outcome:
     """Run to the end."""
     return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout, real=real)
@@ -56,7 +56,7 @@ def interrupt(
     at: str | None,
     signum: int = signal.SIGTERM,
     module: str = "launcher",
-    timeout: float = 120,
+    timeout: float = 400,
     real: bool = False,
 ) -> Outcome:
     """Run, and send a signal to the whole group once a line with `at` has been printed (None: never)."""

@@ -72,7 +72,7 @@ def undisturbed(tmp_path_factory):
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
             more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
-            run = launch(outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=300)
+            run = launch(outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=500)
             assert run.returncode == 0, run.output
             done[key] = outputs
         return done[key]

@@ -31,7 +31,7 @@ def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
     import subprocess
 
     command = [sys.executable, "-X", "importtime", "-m", "launcher", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return done.returncode, {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 

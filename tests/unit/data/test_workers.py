@@ -33,7 +33,7 @@ def loader(seconds, **options):
 
 
 def run(script):
-    return python.run("-c", PRELUDE + textwrap.dedent(script), timeout=60)
+    return python.run("-c", PRELUDE + textwrap.dedent(script), timeout=240)
 
 
 def test_signals_to_the_group_kill_no_worker():
@@ -87,7 +87,7 @@ def test_workers_end_with_their_parent():
     process.kill()
     process.wait()
     assert len(workers) == 2
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(alive, workers))

@@ -33,7 +33,7 @@ def test_a_slow_step_is_reported_once_with_the_place(tmp_path: Path, caplog: pyt
     hook = WatchdogHook(factor=2, min_seconds=0.2)
 
     def wait_for_the_report(trainer: Any, batch: Any) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while trainer.step == 5 and not hook.reports and time.monotonic() < end:
             time.sleep(0.01)
 
@@ -44,7 +44,7 @@ def test_a_slow_step_is_reported_once_with_the_place(tmp_path: Path, caplog: pyt
 
 
 def test_abort_ends_the_process_with_the_place(tmp_path: Path) -> None:
-    done = python.run("-c", STALL, cwd=tmp_path, env={**python.os.environ, "PYTHONPATH": str(TESTS)}, timeout=60)
+    done = python.run("-c", STALL, cwd=tmp_path, env={**python.os.environ, "PYTHONPATH": str(TESTS)}, timeout=240)
     assert done.returncode == 1
     assert "Step 5 has taken" in done.stderr and "in hang_here" in done.stderr
     assert "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid." in done.stderr

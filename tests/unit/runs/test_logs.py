@@ -18,7 +18,7 @@ def folder(make_run):
 def test_logs_of_ranks(start, folder):
     for arguments, text in (([], folder.log_path().read_bytes()), (["--rank", "1"], b"of rank 1\n")):
         process = start("logs", "gpt", *arguments)
-        assert process.communicate(timeout=60)[0] == text and process.returncode == 0
+        assert process.communicate(timeout=240)[0] == text and process.returncode == 0
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
@@ -48,7 +48,7 @@ def test_follow_until_the_run_ends(start, make_run):
     with open(folder.log_path(), "a") as log:
         log.write("the end\n")
     record.end_attempt("completed", end_step=10, exit_code=0)
-    assert process.communicate(timeout=60)[0] == b"the end\n" and process.returncode == 0
+    assert process.communicate(timeout=240)[0] == b"the end\n" and process.returncode == 0
 
 
 def test_a_rewritten_log_is_followed(tmp_path):

@@ -40,7 +40,7 @@ def test_what_the_follower_reports_is_logged(run, tmp_path, caplog):
     follower = FollowerProcess(run.folder, ["files"])
     follower.start()
     run.log(0, 10)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while "the server is down" not in caplog.text and time.monotonic() < until:
         time.sleep(0.05)
     (tmp_path / "down").unlink()

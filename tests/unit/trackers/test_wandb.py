@@ -183,7 +183,7 @@ def test_the_stop_button_stops_the_training_process(run, server, monkeypatch):
         tracker = tracker_of(run, server)
         tracker.open()
         server.stopped = True
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while not received and time.monotonic() < until:
             time.sleep(0.05)
         tracker.close("running")
