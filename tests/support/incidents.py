@@ -96,12 +96,14 @@ def preempt_then_cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
     lab.run("scancel", job)
 
 
-def cut_power_briefly(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The machine crashes and returns before SLURM has missed it. The job is requeued meanwhile, and SLURM delivers the
-    SIGTERM for its first start to its second."""
-    lab.node("crash", node)
+def requeue_and_signal_late(lab: Lab, job: str, node: str, outputs: Path) -> None:
+    """A SIGTERM that was meant for the start before, as SLURM delivers it where a node was away for a while."""
     lab.run("scontrol", "requeue", job)
-    lab.node("start", node)
+    wait_for(lambda: len(record(outputs)["attempts"]) == 2, "the second start")
+    (folder,) = run_folders(outputs)
+    first = record(outputs)["attempts"][0]["end_step"]
+    wait_for(lambda: steps_done(folder) > first + 1, "its second step")
+    lab.run("scancel", "--signal=TERM", f"{job}.0")
 
 
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
@@ -141,7 +143,13 @@ INCIDENTS = [  # the longest start first
         reason="without a word",
         lossless=False,
     ),
-    Incident("power cut, requeued meanwhile", cut_power_briefly, outcome="killed", reason="", lossless=False),
+    Incident(
+        "late signal",
+        requeue_and_signal_late,
+        overrides=["+tracker.pace.starts=2"],
+        reason="requeued by SLURM",
+        starts=3,
+    ),
     Incident("preempted, hangs", preempt, "pcancel", overrides=HANG, reason="preempted, requeued; ", lossless=False),
     Incident("preempted before it runs", preempt, "pcancel", at_once=True, overrides=SLOW_PYTHON),
     Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),

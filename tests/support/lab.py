@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -94,6 +95,12 @@ class Lab:
 
     def node(self, verb: str, name: str) -> None:
         self.script("node.sh", verb, name)
+
+    def kill_controller(self) -> None:
+        os.kill(int((self.state / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
+
+    def start_controller(self) -> None:
+        self.run("slurmctld")
 
     def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
         """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.run.record import read_record
 from support.incidents import INCIDENTS
-from support.lab import INTERVAL, LONGEST, run_folders, wait_for_step
+from support.lab import INTERVAL, LONGEST, run_folders, wait_for, wait_for_step
 from support.runner import final_state, metrics, record
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
@@ -45,6 +45,21 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
     for before, after in pairwise(attempts):
         assert before["end_step"] == after["start_step"]
         assert incident.at_once or 0 < after["start_step"] < after["end_step"]
+
+
+def test_a_controller_that_forgets_a_preemption(start_lab, tmp_path):
+    """It is killed just after the signal, and returns when the run has asked in vain."""
+    lab = start_lab(NODES="1", DBD="0", USERSIG="0")
+    job = lab.submit(tmp_path, "dispatch.partition=pcancel")
+    wait_for_step(tmp_path)
+    lab.preempt("node1")
+    wait_for(lambda: lab.info(job).get("PreemptTime", "None") != "None", "the preemption")
+    lab.kill_controller()
+    wait_for(lambda: "not answer" in str(record(tmp_path)["attempts"][0]["reason"]), "the run to report the silence")
+    lab.start_controller()
+    assert lab.wait_until_ended(job) == "COMPLETED"
+    first, last = record(tmp_path)["attempts"]
+    assert (first["outcome"], first["end_step"]) == ("preempted", last["start_step"]) and "requeued" in first["reason"]
 
 
 def test_each_task_of_an_array_resumes(cluster, tmp_path, undisturbed):

@@ -1,5 +1,10 @@
 """`runs cancel`, as far as it needs no cluster."""
 
+import json
+import os
+
+import pytest
+
 from launcher.slurm.submission import JobNote
 
 
@@ -14,3 +19,17 @@ def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypa
     code, output, error = runs("cancel", "--all")
     assert (code, output) == (1, "")
     assert error == "gpt/1a2b0000: SLURM does not answer; cancel it again later\n"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "RUNNING"])
+def test_a_run_that_no_process_is_on_is_cancelled_at_once(make_run, runs, tmp_path, monkeypatch, state):
+    """Its process has left already, or has not started: it cannot record the end."""
+    folder = make_run("gpt", "1a2b0000", state="preempted")
+    JobNote("/s/job-0.sh", job_id="7").write(folder)
+    for name, text in (("squeue", f"echo '7|{state}|None|node1|'"), ("scancel", "true")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    code, output, error = runs("cancel", "--all")
+    assert (code, output, error) == (0, "gpt/1a2b0000: SLURM job 7 cancelled\n", "")
+    assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
