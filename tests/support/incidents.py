@@ -179,15 +179,18 @@ INCIDENTS = [  # the longest start first
     ),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
     Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.12"]),
-    Incident(
-        "preempted, budget spent",
-        preempt,
-        "preempt",
-        overrides=["dispatch.max_preemptions=0"],
-        outcome="failed",
-        reason="max_preemptions=0",
-        final="FAILED",
-        starts=1,
+    *(
+        Incident(
+            f"preempted, {partition}, budget spent",
+            preempt,
+            partition,
+            overrides=["dispatch.max_preemptions=0"],
+            outcome="failed",
+            reason="max_preemptions=0",
+            final="FAILED",
+            starts=1,
+        )
+        for partition in ("preempt", "nograce")
     ),
     Incident(
         "preempted, SLURM does not answer",

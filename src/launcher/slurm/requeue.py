@@ -8,7 +8,6 @@ the `scontrol` (see `scheduler.call`). `launcher.slurm.causes` tells what a sign
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -76,18 +75,19 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the start; refuse it if restarts make no progress; catch up on a signal from before the handlers were
-        installed.
+        """Record the start; refuse it if restarts make no progress or preemptions are too many; catch up on a signal
+        from before the handlers were installed.
 
         Raises:
-            SystemExit: the restarts make no progress.
+            SystemExit: it is refused.
             signals.Stop: the job is already being ended.
         """
         if self.rank != 0 or self._record().state == "completed":
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self.folder.newest_step())
-        if refusal := self.budget.fruitless(journal.fruitless()):
+        last = decide("preempted", self.budget, journal.count("preempted") - 1)  # SLURM may have requeued it by itself
+        if refusal := last.reason or self.budget.fruitless(journal.fruitless()):
             raise self._fail(f"SLURM job {self.job} {refusal}")
         try:
             info = scheduler.job_info(self.job)
@@ -162,7 +162,8 @@ class Requeue:
         if cause == "cancelled":
             self._revise("cancelled", "the SLURM job was cancelled")
         elif cause == "requeued":
-            journal.requeue(self.requested or cause, self.folder.newest_step())
+            counted = "preempted" if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION")) else cause
+            journal.requeue(self.requested or counted, self.folder.newest_step())
             self._revise("preempted", "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued")
 
     def _report_silence(self, stop: signals.Stop, error: NoAnswer) -> None:
@@ -176,8 +177,6 @@ class Requeue:
 
     def _fail(self, reason: str) -> SystemExit:
         logger.error("%s.", reason)
-        if not logging.getLogger().handlers:
-            print(f"{reason}.", file=sys.stderr, flush=True)
         self._revise("failed", reason, exit_code=1)
         return SystemExit(1)
 

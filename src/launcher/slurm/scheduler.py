@@ -215,6 +215,13 @@ def partition_values(partition: str | None) -> dict[str, str]:
     return {}
 
 
+def preempts_by_requeue(partition: str | None) -> bool:
+    """Whether SLURM itself requeues the jobs that it preempts in a partition: there is no grace in which they could.
+    Without accounting such a requeue looks like one that a user requested."""
+    values = partition_values(partition)
+    return values.get("PreemptMode") == "REQUEUE" and values.get("GraceTime", "0") == "0"
+
+
 LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {

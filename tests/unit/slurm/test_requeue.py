@@ -100,6 +100,28 @@ def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
     assert outcome == "failed" and "dispatch.max_preemptions=0" in reason and "requeue 6" not in slurm.calls
 
 
+@pytest.mark.parametrize(("grace", "is_refused"), [("0", True), ("30", False)])
+def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypatch, capsys, grace, is_refused):
+    """The job is in the queue already, so its next start is refused."""
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "nograce")
+    (slurm.folder / "config").write_text(f"PartitionName=nograce GraceTime={grace} PreemptMode=REQUEUE\n")
+    slurm.answer("preempted without a grace, REQUEUE")
+    assert leave(folder).code == 143
+    slurm.answer("started again, not touched")
+    policy = Requeue(folder, "6", Budget(max_preemptions=0))
+    policy.restarts = 1
+    if not is_refused:  # a user's own requeue
+        policy.begin()
+        return
+    with pytest.raises(SystemExit) as end:
+        policy.begin()
+    assert end.value.code == 1
+    assert (
+        state(folder)[0] == "failed" and "preempted for the 1st time (dispatch.max_preemptions=0)" in state(folder)[1]
+    )
+    assert capsys.readouterr().err.count("max_preemptions=0") <= 1
+
+
 def test_only_requeues_for_the_same_cause_count(slurm, folder):
     for _ in range(2):
         Journal(folder, "6").requeue("timed out", 4)
