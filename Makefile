@@ -45,6 +45,8 @@ lint: $(VENV)/.installed-test
 unit: $(VENV)/.installed-test
 	$(PYTEST) tests/unit $(ARGS)
 
+# Many of these wait for processes and for SLURM's timers: a third worker uses the cores meanwhile.
+all-tests: JOBS = 3
 all-tests: $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
 

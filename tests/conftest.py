@@ -1,4 +1,4 @@
-"""Which tests stay together under `pytest -n 2 --dist loadgroup`, and the state that all tests inherit."""
+"""Which tests stay together under `pytest -n N --dist loadgroup`, and the state that all tests inherit."""
 
 import gc
 import logging
