@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from zlib import crc32
 
 from launcher.errors import ConfigError
 
@@ -55,8 +56,10 @@ def _translate(env: MutableMapping[str, str]) -> None:
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    step = int(env.get("SLURM_JOB_ID", 0)) * 31 + int(env.get("SLURM_STEP_ID", 0))
-    env.setdefault("MASTER_PORT", str(PORTS[step % len(PORTS)]))
+    # srun's own port differs from start to start, and from that of another cluster's job with the same id on this host
+    names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
+    env.setdefault("MASTER_PORT", str(PORTS[port]))
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.dispatch.environment import check_ranks, first_node, join_ranks
+from launcher.dispatch.environment import PORTS, check_ranks, first_node, join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.errors import ConfigError
 
@@ -26,6 +26,13 @@ def test_a_slurm_step_of_several_tasks_is_joined():
     other = {**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     assert join_ranks(other)
     assert other["MASTER_PORT"] == env["MASTER_PORT"]
+
+
+def test_steps_with_the_same_ids_meet_on_different_ports():
+    """Of two clusters on one host, and of two starts of a job."""
+    first, second = {**STEP, "SLURM_SRUN_COMM_PORT": "33017"}, {**STEP, "SLURM_SRUN_COMM_PORT": "35051"}
+    assert join_ranks(first) and join_ranks(second)
+    assert int(first["MASTER_PORT"]) in PORTS and first["MASTER_PORT"] != second["MASTER_PORT"]
 
 
 def test_a_task_bound_to_its_gpu_takes_the_only_one():
