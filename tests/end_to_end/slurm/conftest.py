@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -8,6 +9,23 @@ import pytest
 from support import lab as labs
 from support.incidents import INCIDENTS, begun
 from support.runner import launch
+
+
+def free_ports(taken):
+    """The first of 50 ports that nobody listens on, below those that the kernel hands out."""
+    first = os.getpid() % 200
+    for number in range(first, first + 200):
+        port = 20000 + number % 200 * 50
+        if port in taken:
+            continue
+        try:
+            for offset in range(20):
+                with socket.create_server(("", port + offset)):
+                    pass
+            return port
+        except OSError:
+            pass
+    raise RuntimeError("no 20 free ports in a row from 20000 to 29999")
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +37,7 @@ def start_lab():
     started = []
 
     def start(**settings):
-        port = 20000 + os.getpid() % 100 * 100 + len(started) * 50  # below those that the kernel hands out
+        port = free_ports({lab.port for lab in started})
         folder = Path(tempfile.mkdtemp(prefix="slurm-lab-"))
         folder.chmod(0o755)
         lab = labs.Lab(folder / "lab", port, {**labs.PATIENT, **settings})
