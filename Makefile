@@ -9,7 +9,7 @@ JOBS ?= 2
 KEEP ?=
 TRAIN_EXTRAS := digits
 DOCS_EXTRAS := docs
-TEST_EXTRAS := dev,deepspeed,digits,huggingface,lion,metrics,mlflow,pictures,slurm,tensorboard,wandb
+TEST_EXTRAS := dev,deepspeed,digits,huggingface,lion,metrics,mlflow,optuna,pictures,slurm,tensorboard,wandb
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
 FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do \

@@ -18,6 +18,7 @@ SRC = ROOT / "src"
 ORDER = [
     {"hydra_plugins"},
     {"__main__"},
+    {"sweepers"},
     {"cli"},
     {"dispatch"},
     {"runs"},

@@ -1,4 +1,4 @@
-"""Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `hydra/launcher=dispatch`.
+"""Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
 
 Every Hydra application of the environment imports this, so `launcher.cli.sweep` is imported on use.
 """
@@ -32,6 +32,11 @@ class GridSweeperConf:
     _target_: str = "hydra_plugins.launcher_dispatch.GridSweeper"
     max_batch_size: int | None = None
     params: dict[str, str] | None = field(default_factory=dict)
+
+
+@dataclass
+class OptunaSweeperConf:
+    _target_: str = "hydra_plugins.launcher_dispatch.OptunaSweeper"
 
 
 class InstalledOptions(SearchPathPlugin):
@@ -117,6 +122,31 @@ class GridSweeper(Sweeper):
         return [results]
 
 
+class OptunaSweeper(Sweeper):
+    """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.sweepers`."""
+
+    def __init__(self) -> None:
+        self.config: DictConfig | None = None
+        self.loader: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config, self.loader = config, hydra_context.config_loader
+
+    def sweep(self, arguments: list[str]) -> None:
+        from launcher.errors import ConfigError
+
+        assert self.config is not None
+        try:
+            import optuna  # noqa: F401
+        except ImportError as error:
+            raise ConfigError("hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'.") from error
+        from launcher.sweepers.sweep import sweep
+
+        setup_globals()
+        sweep(self.loader, self.config, arguments)
+
+
 store = ConfigStore.instance()
 store.store(group="hydra/launcher", name="dispatch", node=DispatchLauncherConf, provider="launcher")
 store.store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="launcher")
+store.store(group="hydra/sweeper", name="optuna", node=OptunaSweeperConf, provider="launcher")

@@ -142,8 +142,7 @@ def _in_order(argv: Sequence[str], arguments: Namespace) -> list[str]:
 
 def task(config: DictConfig) -> Any:
     """What Hydra runs for each job; importable, so that any of its launchers can send it to another process."""
-    global _task_started
-    _task_started = True
+    note_start()
     from launcher.dispatch.task import task as dispatch
 
     folder = RunFolder(config.run.dir)
@@ -162,6 +161,12 @@ def task(config: DictConfig) -> Any:
     if config.dispatch.get("dry_run"):
         _remove_empty(folder.path)
     return result if config.job._target_ != TRAIN_JOB else _returned(config, result)
+
+
+def note_start() -> None:
+    """From here on, an error is not one of the command line."""
+    global _task_started
+    _task_started = True
 
 
 def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> Any:

@@ -16,7 +16,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.compositions import Compositions, is_group, parse
-from launcher.config.grid import expand
+from launcher.config.grid import SEARCH, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.schema import validate
 from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
@@ -37,7 +37,8 @@ def diagnose(
     faults: list[str] = []
     readable = _readable(overrides, multirun, faults)
     try:
-        jobs = expand([parse(text) for text in readable if not text.startswith("hydra.searchpath=")])
+        parsed = [parse(text) for text in readable if not text.startswith("hydra.searchpath=")]
+        jobs = expand(parsed, with_intervals=SEARCH in readable)
     except ConfigError as error:
         return faults + error.sentences
     with session(config_dir, readable):

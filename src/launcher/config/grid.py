@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from itertools import product
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 
 from launcher.errors import ConfigError
 
+SEARCH = "hydra/sweeper=optuna"
+"""The sweeper that takes intervals."""
 
-def expand(overrides: Sequence[Override]) -> list[list[str]]:
+
+def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:
     """The overrides of each job: every combination of the keys' values.
 
+    Args:
+        with_intervals: an interval stands for its first number.
     Raises:
         ConfigError: a sweep over an interval, which has no list of values.
     """
@@ -21,6 +26,10 @@ def expand(overrides: Sequence[Override]) -> list[list[str]]:
             values[key] = [text]
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
+            values[key] = [f"{key}={interval.start}"]
         else:
-            raise ConfigError(f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5).")
+            raise ConfigError(
+                f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search it with {SEARCH}."
+            )
     return [list(job) for job in product(*values.values())]

@@ -28,10 +28,11 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, interpolations filled in; `hydra` left out. For a valid configuration."""
+    """The configuration as plain containers, interpolations filled in; without `hydra`, and without the settings of a
+    search, which a run does not depend on. For a valid configuration."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items() if key != "hydra"}
+    return {str(key): value for key, value in plain.items() if key not in ("hydra", "hpo")}
 
 
 def resolved_yaml(config: DictConfig) -> str:

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Lt
 
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -53,6 +53,30 @@ class TrainerKeys:
 
 
 @dataclass
+class HpoKeys:
+    objective: str | list[str]
+    n_trials: PositiveInt
+    space: dict[str, Any] = field(default_factory=dict)
+    direction: str | list[str] = "auto"
+    value: Literal["best", "last"] | None = None
+    timeout: PositiveFloat | None = None
+    parallel: PositiveInt = 1
+    sampler: Literal["tpe", "random", "grid", "qmc", "gp", "cmaes", "nsgaii"] = "tpe"
+    sampler_options: dict[str, Any] = field(default_factory=dict)
+    pruner: Literal["none", "median", "percentile", "asha", "hyperband"] = "none"
+    eta: Annotated[int, Ge(2)] = 3
+    min_steps: PositiveInt | None = None
+    startup_trials: NonNegativeInt = 5
+    warmup_steps: NonNegativeInt = 0
+    percentile: Annotated[float, Gt(0), Lt(100)] = 25.0
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    max_failures: NonNegativeInt = 1
+    seed: NonNegativeInt = 0
+    name: str | None = None
+    export: str | None = None
+
+
+@dataclass
 class CompileKeys:
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     fullgraph: bool = False
@@ -60,7 +84,7 @@ class CompileKeys:
     backend: str = "inductor"
 
 
-SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys}
+SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys, "hpo": HpoKeys}
 
 
 @cache

@@ -36,7 +36,7 @@ def job_value(config: dict[str, Any], metric: str) -> float:
         ConfigError: the run has not logged it.
     """
     history = History.of(RunFolder(Path(config["run"]["dir"])))
-    curve = history.curve(metric)
+    curve = curve_of(history, metric)
     if not curve.y:
         raise ConfigError(f"job.objective={metric}: is not logged{hint(metric, history.metrics)}")
     mode = direction(metric)
@@ -45,9 +45,17 @@ def job_value(config: dict[str, Any], metric: str) -> float:
     return value(curve, get(config, "job.value") or "best", "max" if mode == "max" else "min")
 
 
-def value(curve: Curve, which: Which, mode: Literal["min", "max"]) -> float:
-    """The best finite value of a curve, or its last one; NaN if no value is finite."""
+def curve_of(history: History, metric: str) -> Curve:
+    """A metric by step, without the evaluation before the first step."""
+    curve = history.curve(metric)
+    points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
+    return Curve([x for x, _ in points], [y for _, y in points])
+
+
+def value(curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf) -> float:
+    """The best finite value of a curve up to a step, or its last one; NaN if there is none."""
+    values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
-        return curve.y[-1]
-    finite = [y for y in curve.y if math.isfinite(y)]
+        return values[-1] if values else math.nan
+    finite = [y for y in values if math.isfinite(y)]
     return (max if mode == "max" else min)(finite, default=math.nan)

@@ -1,0 +1,97 @@
+"""Trials as processes of this machine. They end with the search, saved."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from omegaconf import OmegaConf
+
+from launcher.dispatch.gpus import count_gpus
+
+COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
+
+
+class Runner(Protocol):
+    """What trains trials."""
+
+    def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None: ...
+    def running(self) -> set[int]: ...
+    def ended(self) -> dict[int, int]: ...
+    def stop(self, numbers: Sequence[int]) -> None: ...
+    def last_lines(self, number: int) -> list[str]: ...
+
+
+class LocalRunner:
+    """
+    Args:
+        folder: of the study; gets a file and a log for each trial.
+        slots: trials at a time, among which the GPUs are divided.
+    """
+
+    def __init__(self, folder: Path, slots: int):
+        self.folder = folder
+        self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
+        self.slots: list[int | None] = [None] * slots
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
+        file, log = self.folder / "jobs" / f"trial-{number:04d}.yaml", self._log(number)
+        for path in (file, log):
+            path.parent.mkdir(exist_ok=True)
+        OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
+        slot = self.slots.index(None)
+        self.slots[slot] = number
+        env = {**os.environ, "LAUNCHER_PARENT": str(os.getpid()), **self._share(slot)}
+        with open(log, "ab") as output:
+            self.processes[number] = subprocess.Popen(
+                [*COMMAND, str(file)], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def _share(self, slot: int) -> dict[str, str]:
+        share = gpu_share(self.gpus, slot, len(self.slots))
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share else {}
+
+    def running(self) -> set[int]:
+        """Those that `ended` has not returned."""
+        return set(self.processes)
+
+    def ended(self) -> dict[int, int]:
+        """The exit codes of the trials that have ended since the last call; negative for a signal that killed one."""
+        codes = {number: process.poll() for number, process in self.processes.items()}
+        ended = {number: code for number, code in codes.items() if code is not None}
+        for number in ended:
+            del self.processes[number]
+            self.slots[self.slots.index(number)] = None
+        return ended
+
+    def stop(self, numbers: Sequence[int]) -> None:
+        """Let trials save and end."""
+        for number in numbers:
+            self.processes[number].terminate()
+
+    def last_lines(self, number: int) -> list[str]:
+        try:
+            return self._log(number).read_text(errors="replace").splitlines()[-20:]
+        except OSError:
+            return []
+
+    def _log(self, number: int) -> Path:
+        return self.folder / "logs" / f"trial-{number:04d}.log"
+
+
+def devices(env: Mapping[str, str], count: int) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if visible := env.get("CUDA_VISIBLE_DEVICES"):
+        return [device.strip() for device in visible.split(",")][:count]
+    return [str(number) for number in range(count)]
+
+
+def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
+    """The GPUs of one slot; where there are fewer GPUs than slots, several share one."""
+    if not gpus:
+        return []
+    each = len(gpus) // slots
+    return list(gpus[slot * each : (slot + 1) * each]) if each else [gpus[slot % len(gpus)]]

@@ -1,0 +1,146 @@
+"""What a search leaves: a table, the best parameters, files for others."""
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.table import Table
+
+from launcher.cli.composer import NOT_IN_NAME
+from launcher.config.compositions import is_group, parse
+from launcher.errors import ConfigError
+from launcher.run.files import replace_file
+from launcher.runs.format import Page
+from launcher.runs.format import number as short
+from launcher.sweepers.search import Search
+from launcher.sweepers.trials import Trial
+
+MOST_ROWS = 20
+RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
+
+
+def table(search: Search, most: int = MOST_ROWS) -> Table:
+    """The trials, the best one first."""
+    settings = search.settings
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("trial", "state", "step", *settings.objectives, *search.space, "run"):
+        shown.add_column(name, justify="right" if name in ("trial", "step", *settings.objectives) else "left")
+    for trial in ordered(search)[:most]:
+        values = ["-" if math.isnan(value) else short(value) for value in trial.values(settings)]
+        params = [short(value) if isinstance(value, float) else str(value) for value in trial.params.values()]
+        shown.add_row(str(trial.number), trial.status(settings), str(trial.step), *values, *params, trial.run or "-")
+    return shown
+
+
+def ordered(search: Search) -> list[Trial]:
+    sign = -1 if search.settings.maximizes else 1
+
+    def key(trial: Trial) -> tuple[bool, bool, float, int]:
+        value = trial.values(search.settings)[0]
+        is_open = trial.status(search.settings) != "completed"
+        return is_open, math.isnan(value), 0.0 if math.isnan(value) else sign * value, trial.number
+
+    return sorted(search.trials, key=key)
+
+
+def conclude(search: Search, loader: Any) -> None:
+    """Print and write the results.
+
+    Raises:
+        SystemExit: no trial has completed.
+    """
+    settings, page = search.settings, Page()
+    counts: dict[str, int] = {}
+    for trial in search.trials:
+        status = trial.status(settings)
+        counts[status] = counts.get(status, 0) + 1
+    page.print(table(search))
+    more = len(search.trials) - MOST_ROWS
+    print(
+        f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
+        f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
+    )
+    best = search.best()
+    if not best:
+        print("No trial has completed.", file=sys.stderr, flush=True)
+        raise SystemExit(1)
+    write_results(search, best, loader)
+    for trial in best:
+        print(f"Best: trial {trial.number}, {described(trial, search)}, run {trial.run}")
+        print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
+    print(f"As a preset: cp {search.folder / PRESET} conf/experiment/<name>.yaml", flush=True)
+    if settings.export is not None:
+        export(search, settings.export)
+
+
+def quoted_override(key: str, value: Any) -> str:
+    return shlex.quote(f"{key}={value}")
+
+
+def write_results(search: Search, best: Sequence[Trial], loader: Any) -> None:
+    """`optimization_results.yaml` as Hydra's Optuna sweeper has it, and the best trial as a preset."""
+    settings = search.settings
+    solutions = [{"params": plain(trial.params), "values": trial.values(settings)} for trial in best]
+    results: dict[str, Any] = {"name": "optuna"}
+    if len(settings.objectives) == 1:
+        results |= {"best_params": solutions[0]["params"], "best_value": best[0].values(settings)[0]}
+    else:
+        results["solutions"] = solutions
+    replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
+    replace_file(search.folder / PRESET, preset(best[0], search, loader).encode())
+
+
+def plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Values as YAML reads them on the command line: a category `128` is a number."""
+    return {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in params.items()}
+
+
+def preset(trial: Trial, search: Search, loader: Any) -> str:
+    """A file for `conf/experiment/` that trains the trial's run."""
+    defaults: list[Any] = []
+    values: dict[str, Any] = {}
+    for override in map(parse, trial.overrides):
+        key, value = override.key_or_group, override.value()
+        if override.is_delete() or key.startswith(NOT_IN_NAME):
+            continue
+        if is_group(override, loader):
+            defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
+        else:
+            put(values, key, value)
+    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | values, sort_keys=False)
+    comment = f"# {described(trial, search)}: trial {trial.number} of {search.folder.name}"
+    return "\n".join(["# @package _global_", comment, text])
+
+
+def described(trial: Trial, search: Search) -> str:
+    values = zip(search.settings.objectives, trial.values(search.settings), strict=True)
+    return ", ".join(f"{name} {short(value)}" for name, value in values)
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = value
+
+
+def export(search: Search, storage: str) -> None:
+    """Write the study into an Optuna storage, in place of the one of its name there.
+
+    Raises:
+        ConfigError: the storage cannot be opened.
+    """
+    import optuna
+
+    url = storage if "://" in storage else f"sqlite:///{Path(storage).absolute()}"
+    try:
+        if search.study.name in optuna.get_all_study_names(url):
+            optuna.delete_study(study_name=search.study.name, storage=url)
+        search.study.rebuilt(search.trials, url)
+    except Exception as error:
+        raise ConfigError(f"hpo.export={storage}: cannot be written ({str(error).splitlines()[0]}).") from error
+    print(f"Exported to {url}: optuna-dashboard {url}", flush=True)

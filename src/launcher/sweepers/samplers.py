@@ -1,0 +1,65 @@
+"""Optuna's samplers, made anew for each question."""
+
+import hashlib
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, QMCSampler
+
+from launcher.errors import ConfigError
+from launcher.sweepers.settings import Settings
+from launcher.sweepers.space import Space, grid, point
+
+
+def seed_of(settings: Settings, number: int) -> int:
+    """Each question has a seed of its own: with one seed for all, a study that is continued asks the same again."""
+    digest = hashlib.sha256(f"{settings.seed}/{number}".encode()).hexdigest()
+    return int(digest[:8], 16)
+
+
+def make_sampler(settings: Settings, space: Space, number: int) -> BaseSampler:
+    """The sampler for trial `number`.
+
+    Raises:
+        ConfigError: the sampler does not take the options, needs another library, or does not fit the space.
+    """
+    samplers, seed = optuna.samplers, seed_of(settings, number)
+    own: dict[str, Any] = dict(settings.sampler_options)
+    makers: dict[str, Callable[[], BaseSampler]] = {
+        "tpe": lambda: samplers.TPESampler(**{"seed": seed, "multivariate": True, "constant_liar": True} | own),
+        "random": lambda: samplers.RandomSampler(**{"seed": seed} | own),
+        "grid": lambda: samplers.GridSampler(grid(space), **{"seed": settings.seed} | own),
+        "gp": lambda: samplers.GPSampler(**{"seed": seed} | own),
+        "cmaes": lambda: samplers.CmaEsSampler(**{"seed": seed, "warn_independent_sampling": False} | own),
+        "nsgaii": lambda: samplers.NSGAIISampler(**{"seed": seed, "population_size": 20} | own),
+        "qmc": lambda: samplers.QMCSampler(**{"seed": settings.seed, "scramble": True} | own),
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return makers[settings.sampler]()
+    except ImportError as error:
+        raise ConfigError(
+            f"hpo.sampler={settings.sampler}: needs {error.name or 'another library'}; pip install "
+            "'torch-launcher[optuna]'."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"hpo.sampler_options: {str(error).rstrip('.')}.") from error
+
+
+def size(settings: Settings, space: Space) -> float:
+    """The most trials that a sampler has: all points of a grid, else no limit."""
+    return math.prod(map(len, grid(space).values())) if settings.sampler == "grid" else math.inf
+
+
+def quasi_random(settings: Settings, space: Space, count: int) -> dict[str, Any]:
+    """Point `count` of the sequence. Optuna counts the points in the study, which is not kept: they are drawn again."""
+    sampler = make_sampler(settings, space, count)
+    assert isinstance(sampler, QMCSampler)
+    study = optuna.create_study(sampler=sampler)
+    study.add_trial(optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space))
+    return [study.ask(space) for _ in range(count + 1)][-1].params

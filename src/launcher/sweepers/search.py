@@ -1,0 +1,283 @@
+"""The search: asks for trials, starts them, pauses, promotes and stops them, until the study has all its trials."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from launcher.cli.sweep import SweepJob
+from launcher.errors import ConfigError
+from launcher.run import signals
+from launcher.run.folder import RunFolder
+from launcher.run.lock import is_held
+from launcher.runs.format import number as short
+from launcher.sweepers import rungs as halving
+from launcher.sweepers.local import Runner
+from launcher.sweepers.samplers import size
+from launcher.sweepers.settings import LIVE, Settings
+from launcher.sweepers.space import Space, enqueued, overrides_of
+from launcher.sweepers.study import Study
+from launcher.sweepers.trials import Journal, Trial
+
+HELD = "is on this run"
+"""In the sentence that refuses a second process on a run."""
+POLL = 0.3
+"""Seconds between two looks at the trials."""
+
+
+class Search:
+    """
+    Args:
+        folder: of the study.
+        outputs: the folder that has the runs.
+        compose: the checked job of a trial's overrides; raises ConfigError if they are invalid.
+        runner: what trains trials.
+        rungs: the steps at which trials pause.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        outputs: Path,
+        settings: Settings,
+        space: Space,
+        fixed: list[str],
+        compose: Callable[[list[str], int], SweepJob],
+        runner: Runner,
+        rungs: list[int],
+        say: Callable[[str], None] = partial(print, flush=True),
+        poll: float = POLL,
+    ):
+        self.folder, self.outputs, self.settings, self.space, self.fixed = folder, outputs, settings, space, fixed
+        self.compose, self.runner, self.rungs, self.say, self.poll = compose, runner, rungs, say, poll
+        self.journal = Journal(folder / "trials.jsonl")
+        self.study = Study(folder.name, settings, space)
+        self.trials: list[Trial] = []
+        self.judged: dict[int, int] = {}
+        """The last step of each trial that the pruner has seen."""
+        self.started = time.monotonic()
+        self._queue = [enqueued(params, space) for params in settings.enqueue]
+        self._most = min(settings.n_trials, size(settings, space))
+
+    def load(self) -> None:
+        self.trials = self.journal.read()
+        for trial in self.trials:
+            trial.look(self.outputs, self.settings)
+
+    def run(self) -> None:
+        """
+        Raises:
+            signals.Stop: a signal came; the trials have saved.
+            ConfigError: no run logs the objective.
+        """
+        try:
+            while True:
+                self._look()
+                signals.check()
+                while len(self.runner.running()) < self.settings.parallel and (trial := self._next()) is not None:
+                    self._start(trial)
+                if not self.runner.running() and not self._held_elsewhere():
+                    return
+                time.sleep(self.poll)
+        finally:
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        """Let the trials save, and wait for them."""
+        self.runner.stop(sorted(self.runner.running()))
+        while self.runner.running():
+            self.runner.ended()
+            time.sleep(0.05)
+
+    # ------------------------------------------------------------------------------------------------- what is next
+    def _next(self) -> Trial | None:
+        """The trial that gets a free slot: one that was interrupted, a promoted one, a new one."""
+        busy = self.runner.running()
+        for trial in self.trials:
+            is_idle = trial.number not in busy and not self._is_twin_of(trial, busy)
+            if trial.status(self.settings) == "open" and is_idle and not self._is_held(trial):
+                return trial
+        if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
+            return self._promote(promoted, f"is among the best 1/{self.settings.eta} at step {promoted.target}")
+        while len(self.trials) < self._most and not self._is_late():
+            trial = self._ask()
+            if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
+                return trial
+        if not busy and (best := halving.last_resort(self.trials, self.rungs, self.settings)) is not None:
+            return self._promote(best, "is the best of the highest rung")
+        return None
+
+    def _is_late(self) -> bool:
+        return self.settings.timeout is not None and time.monotonic() - self.started > self.settings.timeout
+
+    def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
+        return any(self.trials[number].run == trial.run for number in numbers)
+
+    def _held_elsewhere(self) -> bool:
+        """Whether another process works on an open trial, the children of a killed search for instance."""
+        return any(trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials)
+
+    def _is_held(self, trial: Trial) -> bool:
+        return is_held(RunFolder(self.outputs / str(trial.run)))
+
+    def _promote(self, trial: Trial, why: str) -> Trial:
+        rung = trial.target
+        assert rung is not None
+        is_last = why.endswith("highest rung")
+        self.journal.decide(trial, target=None if is_last else halving.next_rung(rung, self.rungs))
+        self.say(f"trial {trial.number}: {why}, resumes")
+        return trial
+
+    def _ask(self) -> Trial:
+        """A new trial, recorded before it is started."""
+        number = len(self.trials)
+        index = sum(trial.origin == "enqueued" for trial in self.trials)
+        fixed = self._queue[index] if index < len(self._queue) else None
+        params, attrs = self.study.ask(self.trials, fixed)
+        bracket = halving.bracket_of(number, self.rungs, self.settings)
+        trial = Trial(
+            number,
+            params,
+            [*self.fixed, *overrides_of(params)],
+            attrs,
+            origin="sampled" if fixed is None else "enqueued",
+            bracket=bracket,
+            target=halving.first_target(bracket, self.rungs),
+        )
+        try:
+            trial.run = self.compose(trial.overrides, number).run
+        except ConfigError as error:
+            trial.refusal = error.sentences[0]
+        self.journal.ask(trial)
+        self.trials.append(trial)
+        trial.look(self.outputs, self.settings)
+        self._report_new(trial)
+        return trial
+
+    def _report_new(self, trial: Trial) -> None:
+        text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
+        twin = next((each for each in self.trials[:-1] if each.run == trial.run and trial.run is not None), None)
+        status = trial.status(self.settings)
+        if status == "invalid":
+            self.say(f"{text}: is invalid: {trial.refusal}")
+        elif twin is not None:
+            trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
+            self.journal.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
+            self.say(f"{text}: is trial {twin.number} again")
+        elif status == "completed":
+            self.say(f"{text}: run {trial.run} is completed already, {self._values(trial)}")
+
+    # ------------------------------------------------------------------------------------------------- what happens
+    def _start(self, trial: Trial) -> None:
+        job = self.compose(trial.overrides, trial.number)
+        if job.run != trial.run:
+            raise ConfigError(
+                f"{self.folder}: trial {trial.number} was run {trial.run} and would now be {job.run}: the "
+                "configuration was changed while the study ran; undo that, or move the study's folder away."
+            )
+        config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
+        self.runner.start(trial.number, config, job.hydra)
+        at = f" resumes at step {trial.step}" if trial.step else " starts"
+        self.say(f"trial {trial.number}:{at}: {trial.run} {' '.join(overrides_of(trial.params))}")
+
+    def _look(self) -> None:
+        ended = self.runner.ended()
+        for number in sorted({*self.runner.running(), *ended}):
+            self.trials[number].look(self.outputs, self.settings)
+            self._check_objectives(self.trials[number])
+        for number, code in ended.items():
+            self._end(self.trials[number], code)
+        for trial in self.trials:
+            if trial.status(self.settings) == "open" and trial.number not in ended:
+                if trial.number not in self.runner.running():
+                    trial.look(self.outputs, self.settings)
+                elif self.settings.pruner in LIVE:
+                    self._judge(trial)
+
+    def _judge(self, trial: Trial) -> None:
+        """Stop a trial whose newest values are worse than those of others at the same steps."""
+        seen = self.judged.get(trial.number, 0)
+        for step in [int(x) for x in trial.curves[0].x if x > seen] if trial.curves else ():
+            self.judged[trial.number] = step
+            if self.study.should_stop(trial, self.trials, step):
+                self.journal.decide(trial, pruned=step)
+                self.runner.stop([trial.number])
+                return
+
+    def _end(self, trial: Trial, code: int) -> None:
+        status = trial.status(self.settings)
+        if status == "completed":
+            best = ", the best so far" if trial in self.best() else ""
+            self.say(f"trial {trial.number}: completed, {self._values(trial)}{best}")
+        elif status == "pruned":
+            self.say(f"trial {trial.number}: pruned at step {trial.pruned}")
+        elif status == "paused":
+            value = trial.value_at(trial.target or 0, self.settings)
+            self.say(f"trial {trial.number}: paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}")
+            if value is None or not math.isfinite(value):
+                self.journal.decide(trial, failures=self.settings.max_failures + 1)
+        elif status == "failed":
+            self.say(f"trial {trial.number}: failed: {self._values(trial)}")
+        elif code > 128:
+            self.say(f"trial {trial.number}: was stopped by a signal at step {trial.step}")
+        elif code == 2:
+            refusal = (self.runner.last_lines(trial.number) or ["refused"])[-1]
+            if HELD not in refusal:  # else it is started again when the other process has ended
+                self.journal.decide(trial, refusal=refusal)
+                self.say(f"trial {trial.number}: is invalid: {refusal}")
+        else:
+            self.journal.decide(trial, failures=trial.failures + 1)
+            again = "" if trial.status(self.settings) == "failed" else "; it is started again"
+            self.say(f"trial {trial.number}: failed: {self._why(trial, code)}{again}")
+
+    def _why(self, trial: Trial, code: int) -> str:
+        if code >= 0 and trial.reason and trial.state == "failed":
+            return trial.reason.strip().partition("\n")[0]
+        how = f"was killed by signal {-code}" if code < 0 else f"exit code {code}"
+        lines = [line for line in self.runner.last_lines(trial.number) if line.strip()] if code > 0 else []
+        return f"{how}{f': {lines[-1]}' if lines else ''}"
+
+    def _check_objectives(self, trial: Trial) -> None:
+        """
+        Raises:
+            ConfigError: the trial logs other metrics of the group, but not the objective.
+        """
+        for objective in self.settings.objectives:
+            group = objective.partition("/")[0] + "/"
+            names = [name for name in trial.logged if name.startswith(group)] or (
+                [*trial.logged] if trial.state == "completed" else []
+            )
+            if names and objective not in trial.logged:
+                raise ConfigError(f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}.")
+
+    def _values(self, trial: Trial) -> str:
+        pairs = zip(self.settings.objectives, trial.values(self.settings), strict=True)
+        return ", ".join(f"{name} {short(value)}" for name, value in pairs)
+
+    # ------------------------------------------------------------------------------------------------------- results
+    def best(self) -> list[Trial]:
+        """The best completed trial; of several objectives, all that no other is better than in each."""
+        done = [trial for trial in self.trials if trial.status(self.settings) == "completed"]
+        signs = [-1 if each == "maximize" else 1 for each in self.settings.directions]
+
+        def costs(trial: Trial) -> list[float]:
+            return [sign * value for sign, value in zip(signs, trial.values(self.settings), strict=True)]
+
+        if len(signs) == 1:
+            return [min(done, key=lambda trial: (costs(trial), trial.number))] if done else []
+        best: list[Trial] = []
+        for trial in done:
+            own = costs(trial)
+            others = [costs(each) for each in done if each.run != trial.run]
+            is_beaten = any(all(a <= b for a, b in zip(c, own, strict=True)) and c != own for c in others)
+            if not is_beaten and all(each.run != trial.run for each in best):
+                best.append(trial)
+        return best
+
+
+def remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,96 @@
+"""The settings of a search, `hpo.*`, checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from launcher.config.direction import direction
+from launcher.config.messages import show
+from launcher.config.tree import get
+from launcher.errors import ConfigError
+
+HALVING, LIVE = ("asha", "hyperband"), ("median", "percentile")
+"""Pruners that pause trials at rungs, and those that stop them while they run."""
+DIRECTIONS = ("auto", "minimize", "maximize")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`hpo.*` of a configuration; `objectives` and `directions` belong together."""
+
+    objectives: tuple[str, ...]
+    directions: tuple[str, ...]
+    value: Literal["best", "last"] = "best"
+    n_trials: int = 20
+    timeout: float | None = None
+    parallel: int = 1
+    sampler: str = "tpe"
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
+    pruner: str = "none"
+    eta: int = 3
+    min_steps: int | None = None
+    startup_trials: int = 5
+    warmup_steps: int = 0
+    percentile: float = 25.0
+    enqueue: Sequence[Mapping[str, Any]] = ()
+    max_failures: int = 1
+    seed: int = 0
+    name: str | None = None
+    export: str | None = None
+
+    @property
+    def maximizes(self) -> bool:
+        """Whether more of the (first) objective is better."""
+        return self.directions[0] == "maximize"
+
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        return "max" if self.maximizes else "min"
+
+
+def settings_of(config: dict[str, Any]) -> Settings:
+    """
+    Args:
+        config: a configuration that `schema.validate` has passed.
+    Raises:
+        ConfigError: settings that do not fit each other.
+    """
+    keys = {key: value for key, value in config["hpo"].items() if key not in ("space", "objective", "direction")}
+    objectives = _names(config["hpo"]["objective"])
+    if keys["value"] is None:
+        keys["value"] = "best" if len(objectives) == 1 else "last"
+    if len(objectives) > 1:
+        if keys["pruner"] != "none":
+            raise ConfigError(f"hpo.pruner={keys['pruner']}: needs one objective; use hpo.pruner=none.")
+        if keys["value"] == "best":
+            raise ConfigError("hpo.value=best: needs one objective; of several, the last values are used.")
+    settings = Settings(objectives=objectives, directions=_directions(config["hpo"]["direction"], objectives), **keys)
+    if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
+        raise ConfigError(f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs.")
+    if settings.pruner in HALVING and not get(config, "hooks.checkpointing"):
+        raise ConfigError(f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing.")
+    return settings
+
+
+def _names(value: str | list[str]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"hpo.objective={show(value)}: should be one or several metrics; e.g. val/loss.")
+    return names
+
+
+def _directions(value: str | list[str], objectives: Sequence[str]) -> tuple[str, ...]:
+    directions = [value] * len(objectives) if isinstance(value, str) else list(value)
+    if len(directions) != len(objectives) or not set(directions) <= set(DIRECTIONS):
+        raise ConfigError(f"hpo.direction={show(value)}: should be one of {', '.join(DIRECTIONS)} for each objective.")
+    return tuple(_by_name(name) if each == "auto" else each for name, each in zip(objectives, directions, strict=True))
+
+
+def _by_name(objective: str) -> str:
+    mode = direction(objective)
+    if mode is None:
+        raise ConfigError(
+            f"hpo.objective={objective}: the name does not tell whether less or more is better; set "
+            "hpo.direction=minimize or hpo.direction=maximize."
+        )
+    return f"{mode}imize"

@@ -1,0 +1,169 @@
+"""The search space: ranges in Hydra's words as Optuna's distributions."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
+
+from launcher.config.messages import hint, show
+from launcher.errors import ConfigError
+from launcher.runs.find import written
+
+DIGITS = 6
+"""Significant digits of a sampled number: the override line is to be read and typed."""
+Space = dict[str, BaseDistribution]
+Value = str | int | float
+
+
+def read_space(loader: Any, arguments: Sequence[str], ranges: Mapping[str, Any]) -> tuple[Space, list[str]]:
+    """The search space, and the overrides that all trials share.
+
+    Args:
+        loader: Hydra's config loader.
+        arguments: overrides of the command line.
+        ranges: `hpo.space`; a key that the command line sets is not in the space.
+    Raises:
+        ConfigError: there is nothing to search, or a range is not one.
+        hydra.errors.HydraException: a range cannot be parsed.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    typed = parser.parse_overrides([text for text in arguments if not is_setting(text)])
+    set_keys = {bare(override.get_key_element()) for override in typed}
+    for key, text in ranges.items():
+        if bare(key) not in set_keys:
+            override = parser.parse_override(f"{key}={_range_text(key, text)}")
+            if not override.is_sweep_override():
+                raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
+            typed.append(override)
+    space = {each.get_key_element(): distribution(each) for each in typed if each.is_sweep_override()}
+    fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
+    if not space:
+        raise ConfigError(
+            "hydra/sweeper=optuna: there is nothing to search; give a key a range, e.g. "
+            "'optimizer.lr=tag(log,interval(1e-4,1e-1))'."
+        )
+    return space, fixed
+
+
+def is_setting(override: str) -> bool:
+    """Whether an override sets something of `hpo`, which is not a trial's."""
+    return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
+
+
+def bare(key: str) -> str:
+    return key.lstrip("+~")
+
+
+def _range_text(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return f"choice({','.join(map(written, value))})"
+    return written(value)
+
+
+def distribution(override: Override) -> BaseDistribution:
+    """
+    Raises:
+        ConfigError: the range is empty, or has no logarithm.
+    """
+    value, key = override.value(), override.get_key_element()
+    if isinstance(value, IntervalSweep):
+        low, high = value.start, value.end
+        is_whole = isinstance(low, int) and isinstance(high, int)
+        if low is None or high is None or not low < high or ("log" in value.tags and low <= 0):
+            rule = "from a number above 0 to a larger one" if "log" in value.tags else "from a number to a larger one"
+            raise ConfigError(f"{override.input_line}: should be a range {rule}; e.g. {key}=interval(0.1,0.5).")
+        if is_whole:
+            return IntDistribution(int(low), int(high), log="log" in value.tags)
+        return FloatDistribution(float(low), float(high), log="log" in value.tags)
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        numbers = list(value.range())
+        if len(numbers) > 1 and all(isinstance(number, int) for number in numbers) and numbers[0] < numbers[-1]:
+            return IntDistribution(int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0]))
+    choices = list(dict.fromkeys(override.sweep_string_iterator()))
+    if not choices:
+        raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
+    return CategoricalDistribution(choices)
+
+
+def rounded(value: Any, among: BaseDistribution) -> Value:
+    """A sampled value as it is typed, within its range."""
+    if not isinstance(among, FloatDistribution):
+        return value
+    short = float(f"{value:.{DIGITS}g}")
+    return min(max(short, among.low), among.high)
+
+
+def overrides_of(params: Mapping[str, Value]) -> list[str]:
+    return [f"{key}={value}" for key, value in params.items()]
+
+
+def enqueued(params: Mapping[str, Any], space: Space) -> dict[str, Value]:
+    """The values of a trial of `hpo.enqueue`.
+
+    Raises:
+        ConfigError: a key or a value is not in the space.
+    """
+    checked: dict[str, Value] = {}
+    for key, value in params.items():
+        if key not in space:
+            raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
+        value = written(value) if isinstance(space[key], CategoricalDistribution) else value
+        if not is_within(value, space[key]):
+            raise ConfigError(f"hpo.enqueue: {key}={value} is outside of its range.")
+        checked[key] = value
+    return checked
+
+
+def is_within(value: Any, among: BaseDistribution) -> bool:
+    if isinstance(among, CategoricalDistribution):
+        return value in among.choices
+    assert isinstance(among, IntDistribution | FloatDistribution)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(among, IntDistribution) and is_number:
+        return isinstance(value, int) and among.low <= value <= among.high and (value - among.low) % among.step == 0
+    return is_number and among.low <= value <= among.high
+
+
+def grid(space: Space) -> dict[str, list[Value]]:
+    """All values of each key.
+
+    Raises:
+        ConfigError: a key has a range without a list of values.
+    """
+    lists: dict[str, list[Value]] = {}
+    for key, each in space.items():
+        if isinstance(each, CategoricalDistribution):
+            lists[key] = [str(choice) for choice in each.choices]
+        elif isinstance(each, IntDistribution) and not each.log:
+            lists[key] = list(range(each.low, each.high + 1, each.step))
+        else:
+            raise ConfigError(f"hpo.sampler=grid: {key} has no list of values; e.g. {key}=0.1,0.2.")
+    return lists
+
+
+def point(space: Space, share: float) -> dict[str, Value]:
+    """A value of each key, at this share of its range."""
+    return {key: value_at(each, share) for key, each in space.items()}
+
+
+def value_at(among: BaseDistribution, share: float) -> Value:
+    if isinstance(among, CategoricalDistribution):
+        return str(among.choices[int(share * (len(among.choices) - 1))])
+    if isinstance(among, IntDistribution):
+        return among.low + int(share * ((among.high - among.low) // among.step)) * among.step
+    assert isinstance(among, FloatDistribution)
+    return rounded(among.low + share * (among.high - among.low), among)
+
+
+def as_json(space: Space) -> dict[str, Any]:
+    return {key: json.loads(distribution_to_json(each)) for key, each in sorted(space.items())}

@@ -1,0 +1,46 @@
+"""One trial of a search: `python -m launcher.sweepers.trial FILE`, started by `launcher.sweepers.local`.
+
+The file has a checked and resolved configuration. The trial is stopped, saved, when the search ends.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from launcher.dispatch.rank import end_with_parent
+from launcher.run import signals
+from launcher.run.logs import prepare_streams
+
+
+def main() -> None:
+    signals.install()
+    prepare_streams()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
+    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        train(Path(sys.argv[1]))
+    finally:
+        signals.ignore()
+
+
+def train(file: Path) -> None:
+    """
+    Raises:
+        SystemExit: the run was refused, failed, or was stopped by a signal.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from launcher.cli.main import task
+    from launcher.config import identity  # noqa: F401 - registers the resolvers
+
+    job = OmegaConf.load(file)
+    HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
+    task(OmegaConf.create(OmegaConf.to_container(job.config)))  # type: ignore[arg-type]  # without a parent node
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The trials of a study: what was asked and decided is in `trials.jsonl`, how they went is in their runs."""
+
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.errors import ConfigError
+from launcher.run.files import replace_file
+from launcher.run.history import Curve, History
+from launcher.runs.find import StoredRun
+from launcher.runs.objective import curve_of, value
+from launcher.sweepers.settings import Settings
+
+Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
+
+
+@dataclass
+class Trial:
+    """One point of the search space, and the run that trains it.
+
+    The fields up to `failures` are what `trials.jsonl` keeps; the others are read from the run's folder.
+    """
+
+    number: int
+    params: dict[str, Any]
+    overrides: list[str]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    """What Optuna's sampler wants to remember."""
+    origin: Literal["sampled", "enqueued"] = "sampled"
+    run: str | None = None
+    """`<run.name>/<run.id>`; None if the configuration is invalid."""
+    refusal: str | None = None
+    """Why the configuration is invalid."""
+    bracket: int = 0
+    target: int | None = None
+    """The step at which it pauses and waits for its promotion; None: it trains to its end."""
+    pruned: int | None = None
+    """The step at which it was stopped, since others were better."""
+    failures: int = 0
+
+    state: str | None = None
+    step: int = 0
+    curves: tuple[Curve, ...] = ()
+    reason: str | None = None
+    logged: tuple[str, ...] = ()
+
+    def look(self, outputs: Path, settings: Settings) -> None:
+        """Read how far the run is."""
+        if self.run is None:
+            return
+        run = StoredRun.read(outputs / self.run)
+        history = History.of(run.folder)
+        self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
+        self.curves = tuple(curve_of(history, objective) for objective in settings.objectives)
+        self.logged = tuple(history.metrics)
+        self.reason = run.attempts[-1].get("reason") if run.attempts else None
+
+    def status(self, settings: Settings) -> Status:
+        if self.refusal is not None:
+            return "invalid"
+        if self.state == "completed":
+            return "completed" if all(map(math.isfinite, self.values(settings))) else "failed"
+        if self.failures > settings.max_failures:
+            return "failed"
+        if self.pruned is not None:
+            return "pruned"
+        return "paused" if self.is_at_rung else "open"
+
+    @property
+    def is_at_rung(self) -> bool:
+        return self.target is not None and self.step >= self.target and self.state in ("paused", "preempted")
+
+    def values(self, settings: Settings) -> list[float]:
+        """The value of each objective so far; NaN for one without."""
+        if not self.curves:
+            return [math.nan] * len(settings.objectives)
+        return [value(curve, settings.value, settings.mode) for curve in self.curves]
+
+    def value_at(self, step: int, settings: Settings) -> float | None:
+        """The objective's value at a rung; None if the trial has not come there."""
+        if self.refusal is not None or not self.curves or (self.state != "completed" and self.step < step):
+            return None
+        return value(self.curves[0], settings.value, settings.mode, step)
+
+
+ASKED = ("number", "params", "overrides", "attrs", "origin", "run", "refusal", "bracket", "target")
+DECIDED = {"target", "pruned", "failures", "refusal"}
+
+
+class Journal:
+    """`trials.jsonl`: a line for each trial that was asked for, and one for each decision. Each is durable before
+    anything follows from it; a last line that was cut off was never acted upon."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> list[Trial]:
+        """
+        Raises:
+            ConfigError: the file has lines that are not its own.
+        """
+        content = self.path.read_bytes() if self.path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            replace_file(self.path, whole)
+        trials: list[Trial] = []
+        try:
+            for entry in map(json.loads, whole.splitlines()):
+                if "params" in entry:
+                    trials.append(Trial(**entry))
+                    assert trials[-1].number == len(trials) - 1
+                else:
+                    number = entry.pop("number")
+                    assert entry.keys() <= DECIDED
+                    vars(trials[number]).update(entry)
+        except (ValueError, TypeError, KeyError, IndexError, AssertionError, AttributeError) as error:
+            raise ConfigError(f"{self.path}: is damaged; move it away to start the study again.") from error
+        return trials
+
+    def ask(self, trial: Trial) -> None:
+        self._append({name: getattr(trial, name) for name in ASKED})
+
+    def decide(self, trial: Trial, **decisions: Any) -> None:
+        vars(trial).update(decisions)
+        self._append({"number": trial.number, **decisions})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with open(self.path, "ab") as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())

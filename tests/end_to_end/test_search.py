@@ -1,0 +1,110 @@
+"""A hyperparameter search as a user runs it: processes, a kill, pauses, and the files that it leaves."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.run.folder import RunFolder
+from launcher.run.lock import is_held
+from support import python
+from support.runner import ENVIRONMENT, final_state, launch, metrics
+
+FIXED = (
+    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=36", "data.batch_size=60", "data.num_workers=0",
+    "model.dropout=0.1", "hooks.logging.interval=4", "hooks.evaluation.interval=4", "hooks.evaluation.max_samples=64",
+    "hooks.checkpointing.interval=5",
+)  # fmt: skip
+SEARCH = ("hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "hpo.pruner=asha", "hpo.n_trials=4")
+CHILD = "launcher.sweepers.trial"
+
+
+def start(outputs: Path, *overrides: str) -> Any:
+    words = ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *SEARCH, *overrides)
+    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=(CHILD, 12))
+
+
+def asked(outputs: Path) -> list[dict[str, Any]]:
+    (file,) = outputs.glob("studies/*/trials.jsonl")
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    return [entry for entry in entries if "params" in entry]
+
+
+def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
+    """Where each attempt of each run started and ended."""
+    records = [json.loads(path.read_text()) for path in outputs.glob("*/*/run.json")]
+    return {run["id"]: [(each["start_step"], each["end_step"]) for each in run["attempts"]] for run in records}
+
+
+@pytest.mark.skipif(not python.CAN_FORK, reason="children of a killed search end by a call of Linux")
+def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never_paused(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    killed = start(outputs, "hpo.parallel=2")
+    for line in killed.stdout:
+        if line.startswith("trial 1: paused"):
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.stdout.close()
+    killed.wait()
+    deadline = time.monotonic() + 120
+    while any(is_held(RunFolder(path.parent)) for path in outputs.glob("*/*/run.json")):
+        assert time.monotonic() < deadline, "a trial outlives its search"
+        time.sleep(0.05)
+
+    again = start(outputs, "hpo.parallel=2")
+    text, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, text
+    assert "trials so far" in text
+    trials = asked(outputs)
+    assert [trial["number"] for trial in trials] == [0, 1, 2, 3], text
+    assert len({trial["run"] for trial in trials}) == 4
+    runs = attempts(outputs)
+    assert len(runs) == 4
+    for parts in runs.values():
+        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]], "steps were lost or repeated"
+    ends = {parts[-1][1] for parts in runs.values()}
+    assert 36 in ends and ends <= {4, 12, 36}
+
+    third = start(outputs, "hpo.parallel=2")
+    text, _ = third.communicate(timeout=120)
+    assert (third.returncode, attempts(outputs)) == (0, runs), text
+
+    (study,) = outputs.glob("studies/*")
+    best = yaml.safe_load((study / "optimization_results.yaml").read_text())
+    (winner,) = [trial for trial in trials if trial["params"] == best["best_params"]]
+    assert attempts(outputs)[winner["run"].partition("/")[2]][-1][1] == 36
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "best.yaml").write_bytes((study / "best.yaml").read_bytes())
+    straight = tmp_path / "straight"
+    done = launch(straight, "experiment=best", "device=cpu", f"--config-dir={tmp_path / 'conf'}")
+    assert done.returncode == 0, done.output
+    (folder,) = (path.parent for path in straight.glob("*/*/run.json"))
+    assert folder.name == winner["run"].partition("/")[2], "the preset is another run"
+    only = tmp_path / "only"
+    (only / "mlp-digits").mkdir(parents=True)
+    (outputs / winner["run"]).rename(only / winner["run"])
+    assert metrics(only) == metrics(straight)
+    assert final_state(only) == final_state(straight)
+
+
+def test_a_signal_saves_the_trials_of_a_search(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
+    stopped = start(outputs, "hpo.pruner=none", slow)
+    for line in stopped.stdout:
+        if line.startswith("trial 0: starts"):
+            break
+    deadline = time.monotonic() + 120
+    while not list(outputs.glob("*/*/metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(stopped.pid, signal.SIGTERM)
+    stopped.stdout.close()
+    assert stopped.wait() == 143
+    (record,) = (json.loads(path.read_text()) for path in outputs.glob("*/*/run.json"))
+    assert (record["state"], record["checkpoint"]) == ("preempted", record["step"])

@@ -1,0 +1,96 @@
+"""Trials that train at once: they write the files of a run, with values that a function gives."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import FloatDistribution
+
+from launcher.cli.sweep import SweepJob
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+from launcher.sweepers.rungs import rungs_of
+from launcher.sweepers.search import Search
+from launcher.sweepers.settings import Settings
+
+SPACE = {"x": FloatDistribution(0.0, 1.0)}
+MAX_STEPS, EVERY = 90, 10
+CONFIG = {"trainer": {"max_steps": MAX_STEPS}, "hooks": {"evaluation": {"interval": EVERY}}}
+
+
+def loss(x: float, step: int) -> float:
+    """The smaller the nearer x is to 0.3, and the longer it is trained."""
+    return abs(x - 0.3) + 1 / step
+
+
+class ToyRunner:
+    """
+    Args:
+        value: of `val/loss`, by x and step.
+        breaks: the exit code with which a trial ends half-way, by its number and its start; 0: it does not.
+    """
+
+    def __init__(
+        self,
+        outputs: Path,
+        value: Callable[[float, int], Any] = loss,
+        breaks: Callable[[int, int], int] = lambda number, start: 0,
+    ):
+        self.outputs, self.value, self.breaks = outputs, value, breaks
+        self.starts: list[int] = []
+        self.codes: dict[int, int] = {}
+
+    def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
+        self.starts.append(number)
+        folder = RunFolder(self.outputs / config["run"]["name"] / config["run"]["id"]).create()
+        record = RunRecord(folder)
+        end = min(config["trainer"]["pause_at"] or MAX_STEPS, MAX_STEPS)
+        code = self.breaks(number, self.starts.count(number))
+        if code:
+            end = (record.step + end) // 2
+        record.begin_attempt(start_step=record.step, max_steps=MAX_STEPS, world_size=1, strategy="none")
+        with open(folder.metrics_path, "a") as file:
+            for step in range(record.step + 1, end + 1):
+                if step % EVERY == 0:
+                    file.write(json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n")
+        outcome = "failed" if code else "completed" if end == MAX_STEPS else "paused"
+        record.end_attempt(outcome, end_step=end, exit_code=code, reason="a toy breaks" if code else None)  # type: ignore[arg-type]
+        self.codes[number] = code
+
+    def running(self) -> set[int]:
+        return set(self.codes)
+
+    def ended(self) -> dict[int, int]:
+        codes, self.codes = self.codes, {}
+        return codes
+
+    def stop(self, numbers: Sequence[int]) -> None:
+        pass
+
+    def last_lines(self, number: int) -> list[str]:
+        return []
+
+
+def composed(overrides: list[str], number: int) -> SweepJob:
+    """The job of a trial; an x above 0.9 is refused."""
+    x = float(overrides[-1].partition("=")[2])
+    if x > 0.9:
+        raise ConfigError(f"x={x}: is too large.")
+    job = SweepJob(number, overrides, None)  # type: ignore[arg-type]
+    identity = hashlib.sha256(str(x).encode()).hexdigest()[:8]
+    job.plain = {"run": {"name": "toy", "id": identity}, "trainer": {"pause_at": None}, "x": x}
+    return job
+
+
+def search(folder: Path, runner: ToyRunner, space: Any = SPACE, **settings: Any) -> Search:
+    keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
+    study = folder / "studies" / "toy"
+    study.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    made = Search(study, folder, keys, space, [], composed, runner, rungs_of(keys, CONFIG), lines.append, poll=0.0)
+    made.load()
+    made.lines = lines  # type: ignore[attr-defined]
+    return made

@@ -1,0 +1,193 @@
+"""The search over trials that train at once: what is asked, promoted, stopped, repeated and reported."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution
+
+from launcher.errors import ConfigError
+from launcher.runs.find import StoredRun
+from launcher.sweepers.search import Search
+from support.toy_trials import ToyRunner, loss, search
+
+SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")
+
+
+class Killed(BaseException):
+    """The search ends without another word."""
+
+
+def statuses(found: Search) -> Counter[str]:
+    return Counter(trial.status(found.settings) for trial in found.trials)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path, sampler: str) -> None:
+    whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), sampler=sampler, n_trials=6)
+    whole.run()
+    for number in range(7):
+        parts = search(tmp_path / "parts", runner := ToyRunner(tmp_path / "parts"), sampler=sampler, n_trials=number)
+        parts.run()
+        newest = parts.trials[number - 1 :] if number else []
+        assert runner.starts == [trial.number for trial in newest if trial.refusal is None], "lost or run twice"
+    assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
+    assert len({trial.params["x"] for trial in parts.trials}) == 6
+
+
+def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
+    class Dies(ToyRunner):
+        def start(self, number: int, config: Any, hydra: Any) -> None:
+            if number == 2:
+                raise Killed
+            super().start(number, config, hydra)
+
+    enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
+    with pytest.raises(Killed):
+        search(tmp_path, Dies(tmp_path), n_trials=4, enqueue=enqueue).run()
+    with open(tmp_path / "studies" / "toy" / "trials.jsonl", "ab") as file:
+        file.write(b'{"number": 3, "para')  # the line that was being written
+    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=4, enqueue=enqueue)
+    again.run()
+    assert runner.starts == [2, 3]
+    assert statuses(again) == {"completed": 4}
+
+
+@pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
+def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path, pruner: str, most: int) -> None:
+    found = search(tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
+    found.run()
+    assert found.rungs == [10, 30]
+    valid = [trial for trial in found.trials if trial.refusal is None]
+    (best,) = found.best()
+    assert best.step == 90
+    assert best.params["x"] == min((trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3))
+    assert sum(trial.step for trial in valid) < most < 90 * len(valid)
+    count = len(runner.starts)
+    again = search(tmp_path, other := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
+    again.run()
+    assert (count > len(valid), other.starts) == (True, [])
+
+
+def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(tmp_path: Path) -> None:
+    found = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=2, pruner="asha")
+    found.run()
+    assert sorted(trial.step for trial in found.trials) == [10, 90]
+    assert "is the best of the highest rung, resumes" in "".join(found.lines)
+
+
+def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Path) -> None:
+    enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.34, 0.5, 0.51, 0.52, 0.53, 0.54)]
+    first = search(tmp_path, ToyRunner(tmp_path), n_trials=4, pruner="asha", enqueue=enqueue)
+    first.run()
+    assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
+    more = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=9, pruner="asha", enqueue=enqueue)
+    more.run()
+    assert [trial.step for trial in more.trials] == [90, 30, 30, 10, 10, 10, 10, 10, 10]
+    assert runner.starts.count(0) == 0
+
+
+@pytest.mark.parametrize("pruner", ["median", "percentile"])
+def test_a_trial_below_the_others_is_stopped(tmp_path: Path, pruner: str) -> None:
+    stopped: list[int] = []
+
+    class Slow(ToyRunner):
+        """The last trial takes its time, with values that are bad from the start."""
+
+        def ended(self) -> dict[int, int]:
+            held = {number: code for number, code in self.codes.items() if number == 3 and number not in stopped}
+            ended = {number: code for number, code in self.codes.items() if number not in held}
+            self.codes = held
+            return ended
+
+        def stop(self, numbers: Any) -> None:
+            stopped.extend(numbers)
+
+    enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
+    runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
+    found = search(tmp_path, runner, pruner=pruner, startup_trials=2, enqueue=enqueue, n_trials=4)
+    found.run()
+    assert stopped == [3]
+    assert (found.trials[3].pruned, found.trials[3].status(found.settings)) == (10, "pruned")
+
+
+def test_a_trial_that_fails_is_started_again_and_others_go_on(tmp_path: Path) -> None:
+    runner = ToyRunner(tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1))
+    found = search(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
+    found.run()
+    assert runner.starts == [0, 1, 1, 2, 2, 3]
+    assert [trial.status(found.settings) for trial in found.trials] == ["completed", "failed", "completed", "completed"]
+    assert "trial 1: failed: a toy breaks; it is started again" in found.lines
+    assert "trial 1: failed: a toy breaks" in found.lines
+
+
+def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None:
+    for pruner in ("none", "asha"):
+        folder = tmp_path / pruner
+        runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
+        found = search(folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}])
+        found.run()
+        assert found.trials[0].status(found.settings) == "failed"
+        assert runner.starts.count(0) == 1
+        assert found.best()[0].number == 2
+
+
+def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
+    enqueue = [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]
+    found = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=3, enqueue=enqueue)
+    found.run()
+    assert runner.starts == [1]
+    assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in found.lines
+    assert "trial 2: x=0.5: is trial 1 again" in found.lines
+    assert math.isclose(found.trials[2].values(found.settings)[0], found.trials[1].values(found.settings)[0])
+
+
+def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
+    search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
+    (tmp_path / "studies" / "toy" / "trials.jsonl").unlink()
+    found = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}])
+    found.run()
+    assert runner.starts == []
+    assert "is completed already" in found.lines[0]
+
+
+def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
+    space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
+    found = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
+    found.run()
+    assert sorted(trial.params["x"] for trial in found.trials) == ["0.1", "0.2", "0.4"]
+    assert found.best()[0].params == {"x": "0.2"}
+
+
+def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
+    found = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
+    found.run()
+    assert found.trials == []
+
+
+def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:
+    found = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
+    object.__setattr__(found.settings, "objectives", ("val/los",))
+    with pytest.raises(ConfigError, match=r"hpo.objective=val/los: is not logged; choose one of val/loss\."):
+        found.run()
+
+
+def test_a_study_whose_configuration_changed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        search(tmp_path, ToyRunner(tmp_path, breaks=die), n_trials=1).run()
+    found = search(tmp_path, ToyRunner(tmp_path), n_trials=1)
+    found.trials[0].run = "toy/other"
+    with pytest.raises(ConfigError, match="the configuration was changed while the study ran"):
+        found.run()
+
+
+def die(number: int, start: int) -> int:
+    raise Killed
+
+
+def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
+    found = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha")
+    found.run()
+    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in found.trials} == {"completed", "paused"}
