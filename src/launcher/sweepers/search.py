@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from launcher.cli.sweep import SweepJob
@@ -25,6 +24,10 @@ HELD = "is on this run"
 """In the sentence that refuses a second process on a run."""
 POLL = 0.3
 """Seconds between two looks at the trials."""
+
+
+def say_now(line: str) -> None:
+    print(line, flush=True)
 
 
 class Search:
@@ -48,7 +51,7 @@ class Search:
         compose: Callable[[list[str], int], SweepJob],
         runner: Runner,
         rungs: list[int],
-        say: Callable[[str], None] = partial(print, flush=True),
+        say: Callable[[str], None] = say_now,
         poll: float = POLL,
     ):
         self.folder, self.outputs, self.settings, self.space, self.fixed = folder, outputs, settings, space, fixed
