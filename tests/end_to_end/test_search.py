@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from launcher.run.folder import RunFolder
-from launcher.run.lock import is_held
+from launcher.run.holder import is_held
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 

@@ -14,8 +14,8 @@ from launcher.cli.composer import NOT_IN_NAME
 from launcher.config.compositions import is_group, parse
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
-from launcher.runs.format import Page
 from launcher.runs.format import number as short
+from launcher.runs.page import Page
 from launcher.sweepers.search import Search
 from launcher.sweepers.trials import Trial
 

@@ -10,7 +10,7 @@ from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.lock import is_held
+from launcher.run.holder import is_held
 from launcher.runs.format import number as short
 from launcher.sweepers import rungs as halving
 from launcher.sweepers.local import Runner

@@ -15,7 +15,8 @@ from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock, held_here
+from launcher.run.holder import held_here
+from launcher.run.lock import RunLock
 from launcher.sweepers.local import LocalRunner
 from launcher.sweepers.results import conclude
 from launcher.sweepers.rungs import rungs_of
