@@ -112,11 +112,20 @@ class TrainerView(Protocol):
     def fire(self, event: str, *args: Any, **options: Any) -> None: ...
 
 
+AT_LAST = 1 << 62
+"""For `called_every`: at the last step alone."""
+
+
 class BaseHook:
     """Override the events that are needed; the others cost nothing. Hooks are called in list order."""
 
     measures: ClassVar[bool] = False
     """Whether it adds to `trainer.step_info`: it is called before the hooks that do not, which may read the values."""
+
+    def called_every(self, event: str) -> int:
+        """How often `on_after_step` and `on_step_boundary` are needed: at the multiples of this step, and in any case
+        where training ends or pauses. They are not called at other steps."""
+        return 1
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.base import AT_LAST, BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import OUTPUTS, Metrics
 from launcher.hooks.records import flatten, show
@@ -79,6 +79,9 @@ class EvaluationHook(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._is_due(trainer):
             self._evaluate(trainer)
+
+    def called_every(self, event: str) -> int:
+        return AT_LAST if event == "on_step_boundary" else self._interval.steps
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if trainer.is_last_step:  # a hook after this one may have ended the training

@@ -26,6 +26,11 @@ class Interval:
         if (isinstance(value, str) and not match) or (self.epochs is not None and self.epochs == 0):
             raise ConfigError(f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or 0.5epoch.")
 
+    @property
+    def steps(self) -> int:
+        """It is due at multiples of this step alone; 1 where that is not known beforehand."""
+        return 1 if self.epochs is not None else int(self.value) or 1 << 62
+
     def is_due(self, trainer: Any, step: int) -> bool:
         """
         Raises:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.changes import changes_since
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import AT_LAST, BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord, read_record
 
@@ -35,6 +35,9 @@ class RecordHook(BaseHook):
             return
         loss = next((value for name, value in flatten(records) if name == "train/loss"), None)
         self.record.progress(trainer.step, loss=loss, best=_best(trainer))
+
+    def called_every(self, event: str) -> int:
+        return AT_LAST
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if self.record is not None and (trainer.is_last_step or trainer.is_paused):

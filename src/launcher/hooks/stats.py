@@ -1,16 +1,20 @@
 """Means over the steps of an interval, for the progress and logging hooks."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import AT_LAST, BaseHook, Records, TrainerView
 from launcher.hooks.records import key_average, to_numbers
 from launcher.run import ranks
 from launcher.types import PositiveInt
+
+MEASURED = "measured"
+"""The key of `step_info` with its values on the host."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Stats:
 
 
 class StatsHook(BaseHook):
-    """Collects each step's tensors and reads them once an interval: until then the host does not wait for the device.
+    """Collects each step's `step_info` and reads it once an interval: until then the host does not wait for the device.
 
     Args:
         report: called with the trainer and the means, after every `interval` steps and after the last.
@@ -43,33 +47,15 @@ class StatsHook(BaseHook):
     def __init__(self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool):
         self.report, self.interval, self.sync = report, interval, sync
         self.learning_rates: dict[str, float] = {}
-        self._clear()
-
-    def _clear(self) -> None:
-        self._losses: list[Any] = []
-        self._norms: list[Any] = []
-        self._records: list[Records] = []
-        self._times: list[tuple[float, float]] = []
-        self._retries = 0
-        self._memory: list[float] = []
+        self._steps: list[dict[str, Any]] = []
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        info = trainer.step_info
-        losses = info["loss"]
-        self._losses.append(losses[0] if len(losses) == 1 else torch.stack(losses).mean())
-        if info["grad_norm"] is not None:
-            self._norms.append(info["grad_norm"])
-        if records := info["records"]:
-            self._records.append(records[0] if len(records) == 1 else key_average(records))
-        self._times.append((info["step_time"], sum(info["data_time"])))
-        self._retries += info["non_finite_grad_retry_count"]
-        if "max_memory" in info:
-            self._memory.append(info["max_memory"])
+        self._steps.append(trainer.step_info)
         if trainer.step % self.interval == 0 or trainer.is_last_step:
             self._report(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self._times and trainer.is_last_step:  # a hook after this one has ended the training
+        if self._steps and trainer.is_last_step:  # a hook after this one has ended the training
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
@@ -79,12 +65,17 @@ class StatsHook(BaseHook):
             for i, (group, rate) in enumerate(zip(groups, rates, strict=False))  # a group may have been added since
         }
         stats = self._mean()
-        self._clear()
+        self._steps = []
         self.report(trainer, stats)
 
+    def called_every(self, event: str) -> int:
+        return AT_LAST if event == "on_step_boundary" else 1
+
     def _mean(self) -> Stats:
-        steps = len(self._times)
-        losses, norms = _numbers(self._losses), _numbers(self._norms)
+        steps = measured(self._steps)
+        count, losses = len(steps), [step.loss for step in steps]
+        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
+        memory = [step.memory for step in steps if step.memory is not None]
         unexplained = sum(
             not math.isfinite(loss) and math.isfinite(norm)
             for loss, norm in zip(losses, norms or [0.0] * len(losses), strict=False)
@@ -92,35 +83,73 @@ class StatsHook(BaseHook):
         values: dict[str, Any] = {
             "loss": sum(losses) / len(losses),
             "grad_norm": sum(norms) / len(norms) if norms else None,
-            "step_time": sum(step for step, _ in self._times) / steps,
-            "data_time": sum(data for _, data in self._times) / steps,
-            "retries": self._retries / steps,
-            "memory": max(self._memory) if self._memory else None,
-            # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
-            "records": key_average([to_numbers(records) for records in self._records]),
+            "step_time": sum(step.step_time for step in steps) / count,
+            "data_time": sum(step.data_time for step in steps) / count,
+            "retries": sum(step.retries for step in steps) / count,
+            "memory": max(memory) if memory else None,
+            "records": key_average([step.records for step in steps if step.records is not None]),
         }
         if self.sync and ranks.world_size() > 1:
             values = _over_ranks(ranks.all_gather(values))
         return Stats(
-            steps, values["loss"], values["grad_norm"], values["step_time"], values["data_time"], values["retries"],
+            count, values["loss"], values["grad_norm"], values["step_time"], values["data_time"], values["retries"],
             values["memory"], values["records"], dict(self.learning_rates), unexplained,
         )  # fmt: skip
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self) -> dict[str, Any]:
+        steps = measured(self._steps)
         return {
-            "losses": _numbers(self._losses),
-            "norms": _numbers(self._norms),
-            "records": [to_numbers(records) for records in self._records],
-            "times": list(self._times),
-            "retries": self._retries,
-            "memory": list(self._memory),
+            "losses": [step.loss for step in steps],
+            "norms": [step.grad_norm for step in steps if step.grad_norm is not None],
+            "records": [step.records for step in steps if step.records is not None],
+            "times": [(step.step_time, step.data_time) for step in steps],
+            "retries": sum(step.retries for step in steps),
+            "memory": [step.memory for step in steps if step.memory is not None],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._losses, self._norms = list(state["losses"]), list(state["norms"])
-        self._records, self._times = list(state["records"]), [tuple(pair) for pair in state["times"]]
-        self._retries, self._memory = state["retries"], list(state["memory"])
+        rows = zip_longest(state["losses"], state["norms"], state["records"], state["times"], state["memory"])
+        self._steps = [
+            {MEASURED: Measured(loss, norm, records, times[0], times[1], 0, memory)}
+            for loss, norm, records, times, memory in rows
+        ]
+        if self._steps:
+            self._steps[0][MEASURED].retries = state["retries"]
+
+
+@dataclass
+class Measured:
+    """A step's values on the host."""
+
+    loss: float
+    grad_norm: float | None
+    records: Records | None
+    step_time: float
+    data_time: float
+    retries: int
+    memory: float | None
+
+
+def measured(steps: Sequence[dict[str, Any]]) -> list[Measured]:
+    """The values of each `step_info`. They are read from the device once, whichever hook is the first to ask."""
+    new = [info for info in steps if MEASURED not in info]
+    losses = [info["loss"] for info in new]
+    means = _numbers([loss[0] if len(loss) == 1 else torch.stack(loss).mean() for loss in losses])
+    norms = iter(_numbers([info["grad_norm"] for info in new if info["grad_norm"] is not None]))
+    for info, loss in zip(new, means, strict=True):
+        # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
+        records = to_numbers(_mean_records(info["records"])) if info["records"] else None
+        norm = None if info["grad_norm"] is None else next(norms)
+        info[MEASURED] = Measured(
+            loss, norm, records, info["step_time"], sum(info["data_time"]), info["non_finite_grad_retry_count"],
+            info.get("max_memory"),
+        )  # fmt: skip
+    return [info[MEASURED] for info in steps]
+
+
+def _mean_records(records: list[Records]) -> Records:
+    return records[0] if len(records) == 1 else key_average(records)
 
 
 def _numbers(values: list[Any]) -> list[float]:

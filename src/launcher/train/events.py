@@ -1,6 +1,7 @@
 """Which hooks are called on an event: only those that do something on it."""
 
 from collections.abc import Callable, Sequence
+from math import gcd
 
 from launcher.hooks.base import BaseHook, overrides
 
@@ -11,9 +12,43 @@ Call = Callable[..., None]
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
     """The methods to call for each event, in the order of the hooks, those that measure first. An empty call costs as
     much as any other."""
-    hooks = sorted(hooks, key=lambda hook: not hook.measures)
+    hooks = in_order(hooks)
     table = {event: [getattr(hook, event) for hook in hooks if overrides(hook, event)] for event in EVENTS}
     return table | {"on_log": [call for hook in hooks if (call := _log_method(hook)) is not None]}
+
+
+def in_order(hooks: Sequence[BaseHook]) -> list[BaseHook]:
+    return sorted(hooks, key=lambda hook: not hook.measures)
+
+
+class Schedule:
+    """The calls of an event of a step, of which some are needed at the multiples of a step alone.
+
+    Args:
+        hooks: in the order of their calls.
+    """
+
+    def __init__(self, hooks: Sequence[BaseHook], event: str):
+        pairs = [(_called_every(hook, event), getattr(hook, event)) for hook in hooks if overrides(hook, event)]
+        self._pairs = pairs
+        self._always = [call for every, call in pairs if every == 1]
+        rare = [every for every, _ in pairs if every != 1]
+        self._divisor = gcd(*rare)  # 0: none
+        self._all = [call for _, call in pairs]
+
+    def at(self, step: int, is_end: bool) -> list[Call]:
+        """The calls at a step; all of them where training ends or pauses."""
+        if is_end or step == 0 or not self._divisor:
+            return self._all
+        if step % self._divisor:
+            return self._always
+        return [call for every, call in self._pairs if step % every == 0]
+
+
+def _called_every(hook: BaseHook, event: str) -> int:
+    """What the hook says, unless a class derived from the one that says it, or the instance, has its own method."""
+    owners = [owner for owner in (hook, *type(hook).__mro__) if {event, "called_every"} & vars(owner).keys()]
+    return hook.called_every(event) if "called_every" in vars(owners[0]) else 1
 
 
 def _log_method(hook: BaseHook) -> Call | None:

@@ -32,7 +32,7 @@ from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, needs_backward, unwrap
-from launcher.train.events import calls
+from launcher.train.events import Schedule, calls, in_order
 from launcher.train.targets import target_weights, weigh
 
 
@@ -241,6 +241,8 @@ class BaseTrainer:
 
     def _bind_events(self) -> None:
         self._events = calls(self.hooks)
+        self._after_step = Schedule(in_order(self.hooks), "on_after_step")
+        self._at_boundary = Schedule(in_order(self.hooks), "on_step_boundary")
         counts_epochs = any(self._events[event] for event in ("on_epoch_start", "on_epoch_end"))
         self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
         has_calls = bool(self._events["on_before_optimizer_step"])
@@ -314,7 +316,8 @@ class BaseTrainer:
         else:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
-        self.fire("on_after_step")
+        for call in self._after_step.at(self.step, self.is_last_step):
+            call(self)
         if self._epoch is not None and self._epoch.is_due(self, self.step):
             self.fire("on_epoch_end")
 
@@ -416,7 +419,8 @@ class BaseTrainer:
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
         self._pause_is_due = self._must_pause()
-        self.fire("on_step_boundary")
+        for call in self._at_boundary.at(self.step, self.is_last_step or self.is_paused):
+            call(self)
         if signum := self._stop_signal():
             raise signals.Stop(signum)
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import BaseHook
+from launcher.hooks.base import AT_LAST
+from launcher.train.events import Schedule
 from support.toy import Toy
 
 
@@ -49,3 +51,45 @@ def test_a_function_set_on_an_instance_is_called(tmp_path: Path) -> None:
     hook.on_after_step = lambda trainer: steps.append(trainer.step)  # type: ignore[method-assign]
     trainer.train()
     assert steps == [1, 2]
+
+
+class Rare(BaseHook):
+    def __init__(self, every, name="rare"):
+        self.every, self.name = every, name
+
+    def called_every(self, event):
+        return self.every
+
+    def on_after_step(self, trainer):
+        trainer.append(self.name)
+
+
+class Always(BaseHook):
+    def on_after_step(self, trainer):
+        trainer.append("always")
+
+
+class Derived(Rare):
+    def on_after_step(self, trainer):
+        trainer.append("derived")
+
+
+def called(schedule, step, is_end=False):
+    names = []
+    for call in schedule.at(step, is_end):
+        call(names)
+    return names
+
+
+def test_a_hook_is_called_where_it_has_something_to_do():
+    schedule = Schedule([Rare(4, "four"), Always(), Rare(6, "six"), Rare(AT_LAST, "last")], "on_after_step")
+    assert [called(schedule, step) for step in (1, 2, 4, 6, 12)] == [
+        ["always"], ["always"], ["four", "always"], ["always", "six"], ["four", "always", "six"],
+    ]  # fmt: skip
+    assert called(schedule, 7, is_end=True) == called(schedule, 0) == ["four", "always", "six", "last"]
+
+
+def test_a_method_that_replaces_another_is_called_at_each_step():
+    replaced = Rare(10)
+    replaced.on_after_step = lambda trainer: trainer.append("function")
+    assert called(Schedule([Derived(10), replaced], "on_after_step"), 1) == ["derived", "function"]
