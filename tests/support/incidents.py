@@ -172,7 +172,7 @@ INCIDENTS = [  # the longest start first
         "preempt",
         overrides=HANG,
         outcome="cancelled",
-        reason="the SLURM job was cancelled; Not saved",
+        reason="the SLURM job was cancelled; Still running",
         final="CANCELLED",
         lossless=False,
         starts=1,

@@ -139,9 +139,7 @@ def _check() -> float | None:
         if limits.grace is not None and now >= _state.since + limits.grace:
             _exit(f"No progress for {limits.grace:g} s after {name}")
         if _state.end is not None and now >= _state.end:
-            _exit(
-                f"Not saved within {now - _state.received_at:.0f} s after {name}, when the job was about to be killed"
-            )
+            _exit(f"Still running {now - _state.received_at:.0f} s after {name}, when the job was about to be killed")
         ends = [None if limits.grace is None else _state.since + limits.grace - now, _state.end and _state.end - now]
     return min((seconds for seconds in (*ends, pause) if seconds is not None), default=None)
 
