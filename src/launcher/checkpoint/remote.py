@@ -16,6 +16,8 @@ from launcher.run.files import fsync_file
 from launcher.run.folder import STEP
 
 CHUNK = 8 << 20
+BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
+"""Schemes of object stores. They have no folders: making one would create a bucket, perhaps by a name with a typo."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
@@ -47,6 +49,8 @@ class RemoteStore(CheckpointStore):
         super().__init__(root, logger)
         self.fs, self.home = open_remote(url)
         self.url = url
+        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        self.in_bucket = bool(protocols & BUCKETS)
 
     # ------------------------------------------------------------------------------------------------------ upload
     def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
@@ -73,7 +77,8 @@ class RemoteStore(CheckpointStore):
         return f"{self.home}/{final.name}-{digest}"
 
     def _put(self, file: Path, there: str, check: Callable[[], None]) -> None:
-        self.fs.makedirs(there.rpartition("/")[0], exist_ok=True)
+        if not self.in_bucket:
+            self.fs.makedirs(there.rpartition("/")[0], exist_ok=True)
         with open(file, "rb") as source, self.fs.open(there, "wb") as target:
             while chunk := source.read(CHUNK):
                 target.write(chunk)
@@ -117,6 +122,11 @@ class RemoteStore(CheckpointStore):
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.home, detail=False)]
         except FileNotFoundError:
+            bucket = self.home.strip("/").partition("/")[0]
+            if self.in_bucket and not self.fs.exists(bucket):
+                raise ConfigError(
+                    f"hooks.checkpointing.path={self.url}: no bucket {bucket}; create it first."
+                ) from None
             return []
         found = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
         folders = sorted((int(match.group(1)), name) for match, name in found if match)

@@ -12,6 +12,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.remote import RemoteStore
 from launcher.checkpoint.saver import SaveFailed
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
 from support.stores import save
 
 
@@ -47,6 +48,15 @@ def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
     assert other.steps() == [4] and other.linked("latest") == 4
     save(other, 5, keep=1)
     assert other.remote_steps() == [1, 4, 5], "the best stays, though it is not on this machine"
+
+
+def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system in memory stands in for an object store, which is not here."""
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "protocol", "s3")
+    store = RemoteStore(tmp_path / "here", "memory://no-bucket/me")
+    with pytest.raises(ConfigError, match="no bucket no-bucket; create it first"):
+        store.newest_valid()
+    assert not store.fs.exists("/no-bucket")
 
 
 @pytest.mark.parametrize("name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"])
