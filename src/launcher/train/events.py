@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from launcher.hooks.base import BaseHook, overrides
+from launcher.hooks.base import BaseHook, TrainerView, overrides
 
 EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars")
 Call = Callable[..., None]
@@ -36,9 +36,10 @@ class Schedule:
         self._divisor = gcd(*rare)  # 0: none
         self._all = [call for _, call in pairs]
 
-    def at(self, step: int, is_end: bool) -> list[Call]:
-        """The calls at a step; all of them where training ends or pauses."""
-        if is_end or step == 0 or not self._divisor:
+    def at(self, trainer: TrainerView) -> list[Call]:
+        """The calls at the trainer's step; all of them where training ends or pauses."""
+        step = trainer.step
+        if not self._divisor or step == 0 or trainer.is_last_step or trainer.is_paused:
             return self._all
         if step % self._divisor:
             return self._always

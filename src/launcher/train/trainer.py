@@ -316,7 +316,7 @@ class BaseTrainer:
         else:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
-        for call in self._after_step.at(self.step, self.is_last_step):
+        for call in self._after_step.at(self):
             call(self)
         if self._epoch is not None and self._epoch.is_due(self, self.step):
             self.fire("on_epoch_end")
@@ -419,7 +419,7 @@ class BaseTrainer:
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
         self._pause_is_due = self._must_pause()
-        for call in self._at_boundary.at(self.step, self.is_last_step or self.is_paused):
+        for call in self._at_boundary.at(self):
             call(self)
         if signum := self._stop_signal():
             raise signals.Stop(signum)

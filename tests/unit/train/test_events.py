@@ -1,6 +1,7 @@
 """Which methods of hooks are called."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from launcher import BaseHook
@@ -76,7 +77,7 @@ class Derived(Rare):
 
 def called(schedule, step, is_end=False):
     names = []
-    for call in schedule.at(step, is_end):
+    for call in schedule.at(SimpleNamespace(step=step, is_last_step=is_end, is_paused=False)):
         call(names)
     return names
 
