@@ -15,6 +15,8 @@ from typing import Any
 VERSION = 1
 FILES = ("run.json", ".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml", "metrics.jsonl", "slurm.json")
 """What an entry is read from."""
+KEYS = {"stamp", "record", "values", "choices", "overrides", "curve", "note", "metrics"}
+"""What an entry has."""
 ENDED = ("completed", "failed", "cancelled", "preempted", "paused")
 SETTLED = 2.0
 """Seconds since the last change of a file: one that changes twice within the clock's resolution is not mistaken."""
@@ -101,7 +103,7 @@ class RunCache:
     def get(self, folder: Path) -> dict[str, Any] | None:
         """What was read of a run, if its files have not changed since."""
         entry = self._old.pop(str(folder), None)
-        if entry is None or entry.get("stamp") != stamp(folder)[0]:
+        if entry is None or entry.keys() != KEYS or entry["stamp"] != stamp(folder)[0]:
             return None
         self._kept[str(folder)] = entry
         return entry

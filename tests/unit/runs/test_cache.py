@@ -1,5 +1,6 @@
 """The cache of a listing never changes what is listed."""
 
+import json
 import os
 import time
 
@@ -97,6 +98,15 @@ def test_a_damaged_cache_is_ignored(folders, outputs, content):
     file.write_text(content)
     assert len(find_runs(outputs)) == COUNT
     assert len(file.read_text()) > 1000, "it is written again"
+
+
+def test_entries_of_another_version_are_ignored(folders, outputs):
+    find_runs(outputs)
+    data = json.loads(RunCache(outputs).path.read_text())
+    for entry in data["runs"].values():
+        entry["job"] = entry.pop("note")
+    RunCache(outputs).path.write_text(json.dumps(data))
+    assert len(find_runs(outputs)) == COUNT
 
 
 def test_a_cache_that_cannot_be_written(folders, outputs, tmp_path, monkeypatch):
