@@ -47,8 +47,11 @@ def test_only_rank_0_of_a_job_asks_slurm(
 
 
 def job(state: str, ends_in: float | None) -> Callable[[str], JobInfo]:
-    end = None if ends_in is None else time.time() + ends_in
-    return lambda name: JobInfo(state, "None", 0, True, True, None, end, None)
+    def info(name: str) -> JobInfo:
+        end = None if ends_in is None else time.time() + ends_in  # counted from the test, not from its collection
+        return JobInfo(state, "None", 0, True, True, None, end, None)
+
+    return info
 
 
 def silent(name: str) -> JobInfo:
