@@ -7,7 +7,8 @@ from zlib import crc32
 
 from launcher.errors import ConfigError
 
-PORTS = range(15000, 35000)
+PORTS = range(15000, 32768)
+"""Below those that systems use for outgoing connections. A job's batch script chooses a free one of them."""
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
@@ -56,7 +57,8 @@ def _translate(env: MutableMapping[str, str]) -> None:
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    # srun's own port differs from start to start, and from that of another cluster's job with the same id on this host
+    # Without our batch script: srun's own port differs from start to start, and from that of another cluster's job with
+    # the same id on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
     env.setdefault("MASTER_PORT", str(PORTS[port]))

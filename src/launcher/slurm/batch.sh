@@ -26,8 +26,19 @@ ended() { # EXIT_CODE COMMAND
 		"$python" -m launcher.slurm.not_started "$run" "$1" "${guarded:-$2}" && return
 	done
 }
+choose_port() { # where the ranks meet: rank 0 will listen on it, on this node. A random one, since another job may be choosing too
+	local used pattern
+	used="$(</proc/net/tcp) $([[ ! -r /proc/net/tcp6 ]] || echo "$(</proc/net/tcp6)")"
+	while
+		MASTER_PORT=$((15000 + (RANDOM << 15 | RANDOM) % (32768 - 15000))) # below those of outgoing connections
+		printf -v pattern ": [0-9A-F]+:%04X " $MASTER_PORT
+		[[ $used =~ $pattern ]]
+	do :; done
+	export MASTER_PORT
+}
 guarded() { # run a command and exit as it does
 	local code
+	[[ -n ${MASTER_PORT:-} ]] || choose_port
 	guarded=$1
 	"$@" &
 	while wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null; do :; done

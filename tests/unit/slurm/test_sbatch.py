@@ -1,10 +1,15 @@
 """The flags and the script for sbatch."""
 
+import contextlib
+import errno
+import os
 import shlex
+import socket
 import subprocess
 
 import pytest
 
+from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
@@ -117,3 +122,27 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(command[-3:].split()[-1]), done.stderr
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
+
+
+def port_of_a_start(**variables):
+    """With the same random numbers each time."""
+    script = f"run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo $MASTER_PORT'"
+    clean = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
+    return int(subprocess.check_output(["bash", "-c", script], env=clean | variables, timeout=60))
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_ranks_meet_on_a_port_that_is_free(family):
+    port = port_of_a_start()
+    assert port in PORTS
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(socket.create_server(("", port), family=family))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # somebody else may have taken it since
+                pytest.skip(f"no IPv6 here: {error}")
+        assert port_of_a_start() != port
+
+
+def test_a_users_port_stays():
+    assert port_of_a_start(MASTER_PORT="29500") == 29500
