@@ -244,6 +244,9 @@ def test_resume_modes(tmp_path: Path) -> None:
     named = launch(outputs, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
     assert named.returncode == 0, named.output
     assert "Changed since the checkpoint: optimizer.lr" in named.output
+    assert "The optimizer keeps the checkpoint's values." in named.output
+    rates = [line["train/lr/decay"] for line in metrics(outputs) if "train/lr/decay" in line]
+    assert max(rates) <= 0.003, "it does"
 
 
 def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:

@@ -23,12 +23,18 @@ class RecordHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         if self.record is None:
             return
-        if trainer.resumed_from is not None and not is_own(trainer.resumed_from, trainer.workspace):
-            self.record.data["forked_from"] = source_of(trainer.resumed_from, trainer.step)
+        source = trainer.resumed_from
+        is_fork = source is not None and not is_own(source, trainer.workspace)
+        if source is not None and is_fork:
+            self.record.data["forked_from"] = source_of(source, trainer.step)
         self.record.start_from(trainer.step)
-        if trainer.resumed_from is not None:
-            for sentence in changes_since(trainer.resumed_from, self.config, self.code):
-                trainer.logger.warning("Changed since the checkpoint: %s", sentence)
+        changes = [] if source is None else changes_since(source, self.config, self.code)
+        for sentence in changes:
+            trainer.logger.warning("Changed since the checkpoint: %s", sentence)
+        if not is_fork and any(sentence.startswith("optimizer.") for sentence in changes):
+            trainer.logger.warning(
+                "The optimizer keeps the checkpoint's values. To train on with others: python -m launcher.runs fork."
+            )
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.record is None or dry_run:
