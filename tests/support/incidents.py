@@ -13,6 +13,8 @@ from support.lab import INTERVAL, Lab, run_folders, steps_done, wait_for, wait_f
 from support.paths import TESTS
 from support.runner import record
 
+AT_ONCE = 6
+"""At most this many incidents at the same time: each run starts two or three times, and a start takes CPU time."""
 STARTING = BoundedSemaphore(3)
 """At most this many runs start at the same time."""
 
@@ -228,9 +230,9 @@ def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tup
 def begun(
     incidents: list[Incident], lab_of: Callable[[Incident], Lab], folder: Callable[[], Path]
 ) -> Iterator[Happened]:
-    """Start all of them at once: name -> (folder of the outputs, future of `happen`)."""
+    """Start them, a few at a time: name -> (folder of the outputs, future of `happen`)."""
     free = {True: iter(range(1, 100)), False: iter(range(1, 100))}
-    with ThreadPoolExecutor(max(1, len(incidents))) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         started: Happened = {}
         for incident in incidents:
             nodes = [f"node{next(free[incident.user_signal])}" for _ in range(incident.nodes)]
