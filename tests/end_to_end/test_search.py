@@ -95,7 +95,7 @@ def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never
 def test_a_signal_saves_the_trials_of_a_search(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
-    stopped = start(outputs, "hpo.pruner=none", slow)
+    stopped = start(outputs, "hpo.pruner=none", "trainer.max_steps=9999", slow)
     for line in stopped.stdout:
         if line.startswith("trial 0: starts"):
             break

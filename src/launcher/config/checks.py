@@ -118,7 +118,7 @@ def _matches(path: Path) -> bool:
 
 
 def _names(tree: dict[str, Any]) -> Iterator[Fault]:
-    for key in ("run.name", "run.id", "run.tag"):
+    for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
         if isinstance(value, str) and not NAME.fullmatch(value):
             text = "should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, digit or _."

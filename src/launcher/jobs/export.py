@@ -95,10 +95,12 @@ def write_model(folder: Path, model: Any, tensors: dict[str, Any]) -> Path:
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         own(settings, tensors, Path(temporary_folder))
-        files = sorted(Path(temporary_folder).iterdir())
+        files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
         for file in files:
             fsync_file(file)
-            file.replace(folder / file.name)
+            place = folder / file.relative_to(temporary_folder)
+            place.parent.mkdir(exist_ok=True)
+            file.replace(place)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
         if old.name not in {file.name for file in files}:
             old.unlink()  # shards of an earlier export

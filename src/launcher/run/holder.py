@@ -14,6 +14,8 @@ from launcher.run.provenance import slurm_job_id
 from launcher.run.record import iso
 
 SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
+HELD = "is on this run"
+"""In the sentence that refuses a second process on a run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def refusal(folder: RunFolder, held: Holder | None) -> str:
     """The sentence for a second process on a live run."""
     who = str(held) if held else "another process"
     return (
-        f"run.dir='{folder.path}': {who}, is on this run; wait for it or stop it, or start another run of "
+        f"run.dir='{folder.path}': {who}, {HELD}; wait for it or stop it, or start another run of "
         "the same configuration with run.tag=again."
     )
 

@@ -143,10 +143,10 @@ def stamp(folder: str | os.PathLike[str]) -> tuple[str, float]:
     parts, newest = [], 0.0
     for name in FILES:
         try:
-            found = os.stat(f"{os.fspath(folder)}/{name}")
+            status = os.stat(f"{os.fspath(folder)}/{name}")
         except OSError:
             parts.append("-")
             continue
-        parts.append(f"{found.st_mtime_ns:x}.{found.st_size:x}.{found.st_ino:x}")
-        newest = max(newest, found.st_mtime)
+        parts.append(f"{status.st_mtime_ns:x}.{status.st_size:x}.{status.st_ino:x}")
+        newest = max(newest, status.st_mtime)
     return " ".join(parts), newest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.runs.find import RUN_HELP, StoredRun, find_run
-from launcher.runs.rerun import key_of, run_command, start_in_place
+from launcher.runs.rerun import key_of, quoted, run_command, start_in_place
 
 PARTS = ("optimizer", "data")
 NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")
@@ -39,7 +39,7 @@ def fork_command(
     typed = {key_of(override) for override in overrides}
     is_elsewhere = "paths.outputs" in typed
     source = str(path.absolute()) if is_elsewhere else f"{run.id}/{step}"
-    own = [f"run.fork_from={source}"]
+    own = [f"run.fork_from={quoted(source)}"]
     own += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     inherited = [word for word in run_command(run) if key_of(word) not in NOT_INHERITED]
     inherited = [word for word in inherited if not (is_elsewhere and key_of(word) == "paths.outputs")]

@@ -1,1 +1,1 @@
-"""Hyperparameter search: what to try next, decided by what the runs on disk say."""
+"""Hyperparameter search: what to try next, decided by the runs on disk."""

@@ -72,7 +72,7 @@ def conclude(search: Search, loader: Any) -> None:
     for trial in best:
         print(f"Best: trial {trial.number}, {described(trial, search)}, run {trial.run}")
         print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
-    print(f"As a preset: cp {search.folder / PRESET} conf/experiment/<name>.yaml", flush=True)
+    print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
     if settings.export is not None:
         export(search, settings.export)
 

@@ -98,7 +98,7 @@ def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Setting
 
 def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """All that have come to a rung and belong there, the best one first."""
-    there = [trial for trial in trials if trial.value_at(rung, settings) is not None]
+    arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
 
     def key(trial: Trial) -> tuple[float, int]:
         value = trial.value_at(rung, settings)
@@ -106,7 +106,7 @@ def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial
         worst = math.inf if not math.isfinite(value) else -value if settings.maximizes else value
         return worst, trial.number
 
-    return sorted(there, key=key)
+    return sorted(arrived, key=key)
 
 
 def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""Optuna's samplers, made anew for each question."""
+"""Optuna's samplers, one for each new trial."""
 
 import hashlib
 import math
@@ -16,7 +16,7 @@ from launcher.sweepers.space import Space, grid, point
 
 
 def seed_of(settings: Settings, number: int) -> int:
-    """Each question has a seed of its own: with one seed for all, a study that is continued asks the same again."""
+    """Each trial has its own seed: with one seed for all, a resumed study would repeat its first trials."""
     digest = hashlib.sha256(f"{settings.seed}/{number}".encode()).hexdigest()
     return int(digest[:8], 16)
 
@@ -52,8 +52,10 @@ def make_sampler(settings: Settings, space: Space, number: int) -> BaseSampler:
 
 
 def size(settings: Settings, space: Space) -> float:
-    """The most trials that a sampler has: all points of a grid, else no limit."""
-    return math.prod(map(len, grid(space).values())) if settings.sampler == "grid" else math.inf
+    """The most trials of a study: those enqueued and all points of a grid, else no limit."""
+    if settings.sampler != "grid":
+        return math.inf
+    return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
 def quasi_random(settings: Settings, space: Space, count: int) -> dict[str, Any]:

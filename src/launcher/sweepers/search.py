@@ -10,7 +10,7 @@ from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
+from launcher.run.holder import HELD, is_held
 from launcher.runs.format import number as short
 from launcher.sweepers import rungs as halving
 from launcher.sweepers.local import Runner
@@ -20,8 +20,6 @@ from launcher.sweepers.space import Space, enqueued, overrides_of
 from launcher.sweepers.study import Study
 from launcher.sweepers.trials import Journal, Trial
 
-HELD = "is on this run"
-"""In the sentence that refuses a second process on a run."""
 POLL = 0.3
 """Seconds between two looks at the trials."""
 
@@ -104,13 +102,14 @@ class Search:
             if trial.status(self.settings) == "open" and is_idle and not self._is_held(trial):
                 return trial
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
-            return self._promote(promoted, f"is among the best 1/{self.settings.eta} at step {promoted.target}")
+            target = halving.next_rung(promoted.target or 0, self.rungs)
+            return self._promote(promoted, target, f"is among the best 1/{self.settings.eta} at step {promoted.target}")
         while len(self.trials) < self._most and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
                 return trial
         if not busy and (best := halving.last_resort(self.trials, self.rungs, self.settings)) is not None:
-            return self._promote(best, "is the best of the highest rung")
+            return self._promote(best, None, "is the best of the highest rung")
         return None
 
     def _is_late(self) -> bool:
@@ -126,11 +125,8 @@ class Search:
     def _is_held(self, trial: Trial) -> bool:
         return is_held(RunFolder(self.outputs / str(trial.run)))
 
-    def _promote(self, trial: Trial, why: str) -> Trial:
-        rung = trial.target
-        assert rung is not None
-        is_last = why.endswith("highest rung")
-        self.journal.decide(trial, target=None if is_last else halving.next_rung(rung, self.rungs))
+    def _promote(self, trial: Trial, target: int | None, why: str) -> Trial:
+        self.journal.decide(trial, target=target)
         self.say(f"trial {trial.number}: {why}, resumes")
         return trial
 

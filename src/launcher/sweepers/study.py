@@ -1,4 +1,4 @@
-"""An Optuna study in memory, rebuilt for each question from what the runs say."""
+"""An Optuna study in memory, rebuilt from the runs for each new trial."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,8 +53,8 @@ class Study:
         if fixed is not None:
             study.enqueue_trial(fixed)
         study.ask(self.space)
-        asked = study.get_trials(deepcopy=False)[-1]
-        return self._rounded(asked.params), dict(asked.system_attrs)
+        trial = study.get_trials(deepcopy=False)[-1]
+        return self._rounded(trial.params), dict(trial.system_attrs)
 
     def should_stop(self, trial: Trial, trials: Sequence[Trial], step: int) -> bool:
         """Whether the pruner would stop a running trial after the value of a step."""

@@ -48,7 +48,6 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     settings = settings_of(probe.plain)
     rungs = rungs_of(settings, probe.plain)
     make_sampler(settings, space, 0)
-    note_start()
     name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
     outputs = Path(probe.plain["paths"]["outputs"]).expanduser()
     folder = outputs / STUDIES / name
@@ -64,6 +63,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
     search = Search(folder, outputs, settings, space, fixed, compose, LocalRunner(folder, settings.parallel), rungs)
     with locked(folder):
+        note_start()
         search.load()
         known = f", {len(search.trials)} trials so far" if search.trials else ""
         print(f"Study {folder}{known}{f', rungs at steps {rungs}' if rungs else ''}", flush=True)
@@ -107,6 +107,8 @@ class locked:
         try:
             self.lock.acquire()
         except ConfigError as error:
+            if error.__cause__ is not None:  # the folder cannot be written
+                raise
             raise ConfigError(
                 f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."
             ) from error

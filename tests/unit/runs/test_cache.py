@@ -84,6 +84,7 @@ def test_a_changed_value_a_new_job_and_a_removed_run_are_seen(folders, outputs):
 def test_what_runs_or_has_just_changed_is_not_kept(folders, make_run, outputs, monkeypatch):
     make_run("b", "running", state="running")
     settle(make_run("b", "stale", state="stale"))
+    monkeypatch.setattr(cache, "SETTLED", 30.0)
     settle(folders[0], seconds=0.1)
     find_runs(outputs)
     names = parsed(monkeypatch)

@@ -30,6 +30,12 @@ def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs):
     assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
 
 
+def test_a_path_with_special_characters_is_quoted(run, outputs, monkeypatch, tmp_path):
+    monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda *_, **__: tmp_path / "a, b" / "step-00000010")
+    words = fork_command(run, ["paths.outputs=/elsewhere"])
+    assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in words
+
+
 def test_overrides_may_come_after_a_flag():
     parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
     assert (parsed.run, parsed.overrides, parsed.at, parsed.without) == (

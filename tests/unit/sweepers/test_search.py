@@ -20,8 +20,8 @@ class Killed(BaseException):
     """The search ends without another word."""
 
 
-def statuses(found: Search) -> Counter[str]:
-    return Counter(trial.status(found.settings) for trial in found.trials)
+def statuses(study: Search) -> Counter[str]:
+    return Counter(trial.status(study.settings) for trial in study.trials)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -57,11 +57,11 @@ def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -
 
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
 def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path, pruner: str, most: int) -> None:
-    found = search(tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
-    found.run()
-    assert found.rungs == [10, 30]
-    valid = [trial for trial in found.trials if trial.refusal is None]
-    (best,) = found.best()
+    study = search(tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
+    study.run()
+    assert study.rungs == [10, 30]
+    valid = [trial for trial in study.trials if trial.refusal is None]
+    (best,) = study.best()
     assert best.step == 90
     assert best.params["x"] == min((trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3))
     assert sum(trial.step for trial in valid) < most < 90 * len(valid)
@@ -72,10 +72,10 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path,
 
 
 def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(tmp_path: Path) -> None:
-    found = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=2, pruner="asha")
-    found.run()
-    assert sorted(trial.step for trial in found.trials) == [10, 90]
-    assert "is the best of the highest rung, resumes" in "".join(found.lines)
+    study = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=2, pruner="asha")
+    study.run()
+    assert sorted(trial.step for trial in study.trials) == [10, 90]
+    assert "is the best of the highest rung, resumes" in "".join(study.lines)
 
 
 def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Path) -> None:
@@ -107,80 +107,87 @@ def test_a_trial_below_the_others_is_stopped(tmp_path: Path, pruner: str) -> Non
 
     enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
     runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
-    found = search(tmp_path, runner, pruner=pruner, startup_trials=2, enqueue=enqueue, n_trials=4)
-    found.run()
+    study = search(tmp_path, runner, pruner=pruner, startup_trials=2, enqueue=enqueue, n_trials=4)
+    study.run()
     assert stopped == [3]
-    assert (found.trials[3].pruned, found.trials[3].status(found.settings)) == (10, "pruned")
+    assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
 
 
-def test_a_trial_that_fails_is_started_again_and_others_go_on(tmp_path: Path) -> None:
+def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path) -> None:
     runner = ToyRunner(tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1))
-    found = search(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
-    found.run()
+    study = search(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
+    study.run()
     assert runner.starts == [0, 1, 1, 2, 2, 3]
-    assert [trial.status(found.settings) for trial in found.trials] == ["completed", "failed", "completed", "completed"]
-    assert "trial 1: failed: a toy breaks; it is started again" in found.lines
-    assert "trial 1: failed: a toy breaks" in found.lines
+    assert [trial.status(study.settings) for trial in study.trials] == ["completed", "failed", "completed", "completed"]
+    assert "trial 1: failed: a toy breaks; it is started again" in study.lines
+    assert "trial 1: failed: a toy breaks" in study.lines
 
 
 def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None:
     for pruner in ("none", "asha"):
         folder = tmp_path / pruner
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
-        found = search(folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}])
-        found.run()
-        assert found.trials[0].status(found.settings) == "failed"
+        study = search(folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}])
+        study.run()
+        assert study.trials[0].status(study.settings) == "failed"
         assert runner.starts.count(0) == 1
-        assert found.best()[0].number == 2
+        assert study.best()[0].number == 2
 
 
 def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
     enqueue = [{"x": 0.95}, {"x": 0.5}, {"x": 0.5}]
-    found = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=3, enqueue=enqueue)
-    found.run()
+    study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=3, enqueue=enqueue)
+    study.run()
     assert runner.starts == [1]
-    assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in found.lines
-    assert "trial 2: x=0.5: is trial 1 again" in found.lines
-    assert math.isclose(found.trials[2].values(found.settings)[0], found.trials[1].values(found.settings)[0])
+    assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in study.lines
+    assert "trial 2: x=0.5: is trial 1 again" in study.lines
+    assert math.isclose(study.trials[2].values(study.settings)[0], study.trials[1].values(study.settings)[0])
 
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
     search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
     (tmp_path / "studies" / "toy" / "trials.jsonl").unlink()
-    found = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}])
-    found.run()
+    study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}])
+    study.run()
     assert runner.starts == []
-    assert "is completed already" in found.lines[0]
+    assert "is completed already" in study.lines[0]
 
 
 def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
     space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
-    found = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
-    found.run()
-    assert sorted(trial.params["x"] for trial in found.trials) == ["0.1", "0.2", "0.4"]
-    assert found.best()[0].params == {"x": "0.2"}
+    study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
+    study.run()
+    assert sorted(trial.params["x"] for trial in study.trials) == ["0.1", "0.2", "0.4"]
+    assert study.best()[0].params == {"x": "0.2"}
+
+
+def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> None:
+    space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
+    study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100, enqueue=[{"x": 0.2}])
+    study.run()
+    assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
 
 
 def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
-    found = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
-    found.run()
-    assert found.trials == []
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
+    study.run()
+    assert study.trials == []
 
 
 def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:
-    found = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
-    object.__setattr__(found.settings, "objectives", ("val/los",))
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
+    object.__setattr__(study.settings, "objectives", ("val/los",))
     with pytest.raises(ConfigError, match=r"hpo.objective=val/los: is not logged; choose one of val/loss\."):
-        found.run()
+        study.run()
 
 
 def test_a_study_whose_configuration_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         search(tmp_path, ToyRunner(tmp_path, breaks=die), n_trials=1).run()
-    found = search(tmp_path, ToyRunner(tmp_path), n_trials=1)
-    found.trials[0].run = "toy/other"
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=1)
+    study.trials[0].run = "toy/other"
     with pytest.raises(ConfigError, match="the configuration was changed while the study ran"):
-        found.run()
+        study.run()
 
 
 def die(number: int, start: int) -> int:
@@ -188,6 +195,6 @@ def die(number: int, start: int) -> int:
 
 
 def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
-    found = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha")
-    found.run()
-    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in found.trials} == {"completed", "paused"}
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha")
+    study.run()
+    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in study.trials} == {"completed", "paused"}

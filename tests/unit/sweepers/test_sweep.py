@@ -29,6 +29,8 @@ def search(*overrides: str) -> int:
         ([LR, "+hpo.sampler_options.nope=1"], "hpo.sampler_options: "),
         ([LR, "hpo.pruner=asha", "hpo.min_steps=5"], "hpo.min_steps=5: val/loss is first logged at step 100"),
         ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
+        ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
+        ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
         ([LR, "dispatch=slurm"], "hydra/sweeper=optuna: SlurmDispatch is not supported"),
     ],
 )
