@@ -45,7 +45,7 @@ def write_file(
         OSError: the disk is full, read-only or broken.
     """
     pieces = []
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         with ChunkWriter(fd, size) as writer:
             for buffer in buffers:

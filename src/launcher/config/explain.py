@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.errors import InstantiationException
@@ -94,6 +95,6 @@ def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> Non
     """Append the whole traceback of a crash to a run's log; `user_traceback` then names the log."""
     log = folder.log_path(rank)
     if config_error(error) is None and not isinstance(error, TrainingError) and log.parent.is_dir():
-        with log.open("a") as file:
+        with suppress(OSError), log.open("a") as file:  # the folder may be another user's
             file.write("".join(traceback.format_exception(error)))
-        unwrapped(error).__dict__[LOG] = log
+            unwrapped(error).__dict__[LOG] = log

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -227,7 +228,7 @@ class SlurmDispatch:
 
     def _look_up(self, runs: list[SubmittedRun]) -> None:
         """Note which runs are completed, running or queued."""
-        queue = scheduler.queue()
+        queue = scheduler.queue(run.folder.path / submission.JOB_NOTE for run in runs)
         if queue is None:
             raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
         for run in runs:
@@ -265,7 +266,7 @@ class SlurmDispatch:
         notes = [JobNote(str(path), None if count is None else index, now) for index in range(len(chunk))]
         with submission.undone_on_failure(folders):
             submission.write_script(path, text, folders)
-            _in_threads(lambda run, note: submission.freeze(run.config, run.hydra, note, code), chunk, notes)
+            _in_threads(partial(_freeze, code), chunk, notes)
             job = submission.hand_over(path)
         for run, note in zip(chunk, notes, strict=True):
             run.job_id = note.job_id = job if note.task is None else f"{job}_{note.task}"
@@ -305,6 +306,11 @@ class SlurmDispatch:
         size = sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None
         problems = [f"! {sentence}" for sentence in findings(script, text, size)]
         print("\n".join(problems or ["# No problems found."]), flush=True)
+
+
+def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
+    with run.folder.being_written():
+        submission.freeze(run.config, run.hydra, note, code)
 
 
 def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:

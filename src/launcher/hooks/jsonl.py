@@ -130,7 +130,7 @@ def append(path: Path, data: bytes) -> None:
     Raises:
         OSError: nothing was written.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         size = os.fstat(fd).st_size
         try:

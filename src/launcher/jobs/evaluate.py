@@ -65,7 +65,7 @@ class EvaluateJob:
             line["weights"] = self.weights
         line |= flatten(metrics, "val/")
         if ranks.is_main:
-            with open(folder.path / "evaluations.jsonl", "a") as file:
+            with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
             if sys.stdout.isatty():
                 print_table(f"{folder.path.parent.name}/{folder.path.name}, {path.name}", line)

@@ -68,11 +68,12 @@ class ExportJob:
         if self.dtype is not None:
             dtype = getattr(torch, DTYPE_NAMES[self.dtype])
             tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
-        folder.export.mkdir(exist_ok=True)
-        target = write_model(folder.export, OmegaConf.to_container(model), tensors)
         own = path / "config.yaml"
         text = own.read_text() if own.exists() else resolved_yaml(config)
-        replace_file(folder.export / "config.yaml", text.encode())
+        with folder.being_written():
+            folder.export.mkdir(exist_ok=True)
+            target = write_model(folder.export, OmegaConf.to_container(model), tensors)
+            replace_file(folder.export / "config.yaml", text.encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}
 

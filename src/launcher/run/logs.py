@@ -143,7 +143,7 @@ def _divert(file: Path) -> None:
     """Send standard output and standard error to a file, those of native code too."""
     sys.stdout.flush()
     sys.stderr.flush()
-    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for number in (1, 2):
         os.dup2(target, number)
     os.close(target)

@@ -23,7 +23,7 @@ from launcher.runs.cache import ENDED, Overlay, RunCache, stamp
 from launcher.runs.format import seconds_of
 from launcher.runs.metrics import Value, newest_metrics
 from launcher.slurm.scheduler import QueuedJob, queue
-from launcher.slurm.submission import JobNote
+from launcher.slurm.submission import JOB_NOTE, JobNote
 
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -268,7 +268,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     """One call of squeue for all runs; none where no run has a job that could be in the queue."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
-        join_queue(open_runs, queue())
+        join_queue(open_runs, queue(run.folder.path / JOB_NOTE for run in open_runs))
 
 
 def written(value: Any) -> str:

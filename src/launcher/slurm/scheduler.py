@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,17 +169,30 @@ def requeue(job: str) -> None:
     call(["scontrol", "requeue", job])
 
 
-def queue() -> dict[str, QueuedJob] | None:
-    """All jobs of this user that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM
-    does not answer. It needs no accounting (`sacct`)."""
+def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
+    """All jobs that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM does not answer. It
+    needs no accounting (`sacct`).
+
+    Args:
+        notes: files of runs. The jobs of their owners are looked up besides those of this user, who may share an
+            output folder with others.
+    """
     if shutil.which("squeue") is None:
         return None
     try:
-        lines = call(["squeue", "--noheader", "--array", "--me", "--format=%i|%T|%r|%N|%o"]).splitlines()
+        lines = call(["squeue", "--noheader", "--array", _users(notes), "--format=%i|%T|%r|%N|%o"]).splitlines()
     except SchedulerError:
         return None
     jobs = (QueuedJob(*line.strip().split("|", 4)) for line in lines if line.count("|") >= 4)
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
+
+
+def _users(notes: Iterable[Path]) -> str:
+    owners = {os.getuid()}
+    for path in notes:
+        with suppress(OSError):
+            owners.add(path.stat().st_uid)
+    return "--me" if len(owners) == 1 else f"--user={','.join(map(str, sorted(owners)))}"
 
 
 def cancel(jobs: Sequence[str]) -> None:

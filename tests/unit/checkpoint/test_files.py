@@ -52,3 +52,12 @@ def test_what_advanced_raises_ends_the_write(tmp_path: Path) -> None:
 
     with pytest.raises(TimeoutError):
         write_file(tmp_path / "x", [b"abc"], stop)
+
+
+def test_a_group_that_the_umask_admits_may_write_it(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        write_file(tmp_path / "x", [b"x"])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o664

@@ -11,7 +11,9 @@ from omegaconf import DictConfig
 
 from launcher.cli.main import main, read, task
 from launcher.config.compose import compose
+from launcher.config.explain import log_traceback
 from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
 from support.projects import exit_code, launcher, write_project
 
 HEAVY = ("torch", "hydra", "omegaconf")
@@ -300,3 +302,9 @@ def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pyte
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load)
     main([*RUN, "trainer.max_steps=7", "seed=3"])
     assert jobs == [(3, 7)] and len(compositions) == 1
+
+
+def test_a_log_that_cannot_be_written_hides_no_error(tmp_path):
+    folder = RunFolder(tmp_path).create()
+    folder.log_path().mkdir()
+    log_traceback(ValueError("the cause"), folder)

@@ -1,12 +1,13 @@
 """`metrics.jsonl` on a resume: each step once, and what is lost or damaged is reported and kept."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.jsonl import JsonlHook, drop_lines_after
+from launcher.hooks.jsonl import JsonlHook, append, drop_lines_after
 from launcher.hooks.logging import LoggingHook
 from support.toy import GOOD, Toy
 
@@ -64,3 +65,12 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert drop_lines_after(file, 9) == 2
     assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_group_that_the_umask_admits_may_append(tmp_path: Path):
+    before = os.umask(0o002)
+    try:
+        append(tmp_path / "metrics.jsonl", b"{}\n")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o777 == 0o664

@@ -1,5 +1,7 @@
 """How SLURM's commands are called."""
 
+import os
+
 import pytest
 
 from launcher.slurm import scheduler
@@ -15,3 +17,15 @@ def test_a_user_s_defaults_hide_no_job(tmp_path, monkeypatch: pytest.MonkeyPatch
     for name in ("SQUEUE_STATES", "SQUEUE_PARTITION"):
         monkeypatch.setenv(name, "other")
     assert scheduler.queue() == {"12": scheduler.QueuedJob("12", "RUNNING", "None", "n1", "/a script.sh")}
+
+
+def test_the_jobs_of_those_who_share_an_output_folder_are_seen(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A run that somebody else has submitted must not be submitted again."""
+    (tmp_path / "squeue").write_text('#!/bin/sh\necho "12|PENDING|None||$3"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner)
+    assert scheduler.queue([tmp_path, tmp_path / "gone"])["12"].script == "--me"
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert scheduler.queue([tmp_path])["12"].script == f"--user={owner},{owner + 1}"
