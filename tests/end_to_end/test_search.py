@@ -57,7 +57,7 @@ def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never
         time.sleep(0.05)
 
     again = start(outputs, "hpo.parallel=2")
-    text, _ = again.communicate(timeout=240)
+    text, _ = again.communicate(timeout=500)
     assert again.returncode == 0, text
     assert "trials so far" in text
     trials = asked(outputs)
@@ -71,7 +71,7 @@ def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never
     assert 36 in ends and ends <= {4, 12, 36}
 
     third = start(outputs, "hpo.parallel=2")
-    text, _ = third.communicate(timeout=120)
+    text, _ = third.communicate(timeout=500)
     assert (third.returncode, attempts(outputs)) == (0, runs), text
 
     (study,) = outputs.glob("studies/*")

@@ -43,10 +43,14 @@ def main() -> int:
 def is_superseded(folder: Any, script: str | None = None) -> bool:
     """Whether the run belongs to a job of another script: its submission was killed, and repeated before SLURM had
     accepted the job."""
-    from launcher.slurm.submission import JobNote
+    from launcher.slurm.submission import JOB_NOTE, JobNote
 
+    if script is None:
+        return False
     note = JobNote.read(folder)
-    return script is not None and (note is None or note.script != script)
+    if note is None:  # a network file system may fail to read it while the submission replaces it
+        return not (folder.path / JOB_NOTE).exists()
+    return note.script != script
 
 
 def work(folder: Any) -> Any:

@@ -20,8 +20,8 @@ from launcher.sweepers.space import Space, enqueued, overrides_of
 from launcher.sweepers.study import Study
 from launcher.sweepers.trials import Journal, Trial
 
-POLL = 0.3
-"""Seconds between two looks at the trials."""
+POLL, LONGEST = 0.3, 16
+"""Seconds between two looks at the trials, and the most times that they may be multiplied."""
 
 
 def say_now(line: str) -> None:
@@ -76,15 +76,21 @@ class Search:
         """
         try:
             while True:
+                began = time.monotonic()
                 self._look()
+                pause = self._pause(time.monotonic() - began)
                 signals.check()
                 while len(self.runner.running()) < self.settings.parallel and (trial := self._next()) is not None:
                     self._start(trial)
                 if not self.runner.running() and not self._held_elsewhere():
                     return
-                time.sleep(self.poll)
+                time.sleep(pause)
         finally:
             self._stop_all()
+
+    def _pause(self, took: float) -> float:
+        """Seconds until the next look: more where a look takes long, as it does with many lines of metrics."""
+        return self.poll * min(max(1.0, 30 * took), LONGEST)
 
     def _stop_all(self) -> None:
         """Let the trials save, and wait for them."""

@@ -43,13 +43,13 @@ def test_a_hang_in_native_code_ends() -> None:
 @pytest.mark.parametrize(
     ("grace", "act"),
     [
-        pytest.param("0.4", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(10)]", id="progress"),
-        pytest.param("0.2", f"{TERM}; deadline.progress(30); time.sleep(0.6)", id="an announced wait"),
+        pytest.param("3", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(40)]", id="progress"),
+        pytest.param("2", f"{TERM}; deadline.progress(60); time.sleep(3)", id="an announced wait"),
         pytest.param("None", f"{TERM}; time.sleep(0.5)", id="no grace"),
-        pytest.param("0.1", f"{TERM}; deadline.disarm(); time.sleep(0.5)", id="disarmed"),
+        pytest.param("2", f"{TERM}; deadline.disarm(); time.sleep(3)", id="disarmed"),
         pytest.param(
-            "None, lambda: time.sleep(0.4) or 0.0",
-            f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(0.6)",
+            "None, lambda: time.sleep(3) or 0.0",
+            f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(4)",
             id="disarmed while the scheduler is asked",
         ),
         pytest.param("None, lambda: None", f"{TERM}; time.sleep(0.5)", id="a scheduler that does not answer"),

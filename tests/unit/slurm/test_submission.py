@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.dispatch.slurm_task import is_superseded
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (
+    JOB_NOTE,
     JobNote,
     freeze,
     frozen,
@@ -90,6 +92,23 @@ def test_an_array_lists_its_runs_in_order(folder, tmp_path):
         write_script(tmp_path / f"job-{part}.sh", "#!/bin/bash", runs)
     assert (tmp_path / "runs-0.txt").read_text().splitlines() == [str(folder.path)]
     assert (tmp_path / "runs-1.txt").read_text().splitlines() == [str(tmp_path / "b"), str(tmp_path / "a")]
+
+
+@pytest.mark.parametrize(
+    ("content", "script", "leaves"),
+    [
+        ('{"script": "/new.sh"}', "/new.sh", False),
+        ('{"script": "/newer.sh"}', "/new.sh", True),
+        (None, "/new.sh", True),  # its submission was undone
+        ("", "/new.sh", False),  # it cannot be read
+        (None, None, False),
+    ],
+)
+def test_a_job_leaves_a_run_that_was_submitted_again(folder, content, script, leaves):
+    (folder.path / JOB_NOTE).unlink()
+    if content is not None:
+        (folder.path / JOB_NOTE).write_text(content)
+    assert is_superseded(folder, script) == leaves
 
 
 def test_one_command_at_a_time_submits(tmp_path):

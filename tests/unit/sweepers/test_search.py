@@ -168,6 +168,12 @@ def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> Non
     assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
 
 
+def test_looks_that_take_long_are_rare(tmp_path: Path) -> None:
+    study = search(tmp_path, ToyRunner(tmp_path))
+    study.poll = 0.3
+    assert [study._pause(took) for took in (0.001, 0.1, 60.0)] == pytest.approx([0.3, 0.9, 4.8])
+
+
 def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
     study = search(tmp_path, ToyRunner(tmp_path), n_trials=9, timeout=1e-9)
     study.run()
