@@ -65,7 +65,7 @@ def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
     wait_for(lambda: getattr(tracker, "run", None) and steps(tracker) == [0])
     run.log(20)
     run.end(outcome, exit_code=0)
-    thread.join(20)
+    thread.join(120)
     assert steps(tracker)[-1] == newest
     assert state(run) == outcome
     assert mirror.unfinished == {}
@@ -102,7 +102,7 @@ def test_a_tracker_that_fails_is_reported_once_and_tried_again(run, tmp_path, ca
     time.sleep(0.2)
     (tmp_path / "down").unlink()
     run.end()
-    thread.join(20)
+    thread.join(120)
     good.run = bad.run
     assert steps(good) == [0, 10]
     warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
@@ -120,7 +120,7 @@ def test_one_tracker_that_hangs_does_not_hold_up_another(run, tmp_path):
     run.end()
     thread = follow(mirror)
     wait_for(lambda: state(run) == "completed")
-    thread.join(20)
+    thread.join(120)
     assert mirror.unfinished == {"files0": "is still being sent to"}
     (tmp_path / "hang").unlink()
 
@@ -132,7 +132,7 @@ def test_a_removed_run_is_left_though_a_tracker_hangs(run, tmp_path):
     thread = follow(mirror)
     wait_for(lambda: "files0" in mirror.steps)
     shutil.rmtree(run.folder.path)
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive() and mirror.unfinished == {"files0": "the run's folder was removed"}
     (tmp_path / "hang").unlink()
 
@@ -153,7 +153,7 @@ def test_a_tracker_keeps_what_it_has_when_resumed_values_differ(run, caplog):
     thread = follow(follower(run, tracker))
     wait_for(lambda: hasattr(tracker, "run") and steps(tracker) == [0, 10, 20])
     run.end("preempted")
-    thread.join(20)
+    thread.join(120)
     run.begin(start_step=10)
     lines = run.folder.metrics_path.read_text().splitlines(keepends=True)
     (run.folder.path / ".metrics.jsonl.dropped").write_text("".join(lines[2:]))
