@@ -75,7 +75,7 @@ def test_a_killed_run_is_marked_as_killed(run):
     run.log(0, 10)
     run.folder.lock_path.unlink()
     tracker = FileTracker()
-    follow(follower(run, tracker)).join(20)
+    follow(follower(run, tracker)).join(120)
     assert state(run) == "killed"
     assert steps(tracker) == [0]
 
@@ -87,7 +87,7 @@ def test_a_new_attempt_has_a_follower_of_its_own(run):
     run.end("preempted")
     run.begin(start_step=5)
     assert first.state() == "superseded"
-    follow(first).join(20)
+    follow(first).join(120)
     assert state(run) == "running"
     assert first.unfinished == {}
 
@@ -141,7 +141,7 @@ def test_a_run_that_ends_while_the_server_is_down_is_given_up_in_the_end(run, tm
     mirror = follower(run, FileTracker(fails_while=str(tmp_path)), patience=0.1)
     run.log(0)
     run.end()
-    follow(mirror).join(20)
+    follow(mirror).join(120)
     assert mirror.unfinished["files0"].startswith("ConnectionError")
     (sentence,) = module.unfinished(run.folder, mirror)
     assert sentence.endswith(f"Complete it with: python -m launcher.runs sync {run.folder.path}")
@@ -160,7 +160,7 @@ def test_a_tracker_keeps_what_it_has_when_resumed_values_differ(run, caplog):
     run.folder.metrics_path.write_text("".join(lines[:2]))
     run.log(20, 30, 40, **{"train/loss": 5.0})
     run.end()
-    follow(follower(run, tracker)).join(20)
+    follow(follower(run, tracker)).join(120)
     assert [(line["step"], line["train/loss"]) for line in tracker.lines()][2:] == [(20, 1 / 21), (30, 5.0), (40, 5.0)]
     assert [each.message for each in caplog.records if "other values" in each.message] == [
         "Tracker files0: step 20 has other values since the run was resumed; the tracker keeps those from before."
