@@ -64,12 +64,12 @@ class RemoteStore(CheckpointStore):
         return final
 
     def _copy(self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
-        there = self._folder_for(final)
-        if not self.fs.exists(f"{there}/{NAME}"):
+        remote = self._folder_for(final)
+        if not self.fs.exists(f"{remote}/{NAME}"):
             for name in [*(entry.name for entry in manifest.files), NAME]:
-                self._put(final / name, f"{there}/{name}", check)
+                self._put(final / name, f"{remote}/{name}", check)
         for step, old in self._listed():
-            if step == manifest.step and old != PurePosixPath(there).name:
+            if step == manifest.step and old != PurePosixPath(remote).name:
                 self._remove(old)
 
     def _folder_for(self, final: Path) -> str:
@@ -90,9 +90,9 @@ class RemoteStore(CheckpointStore):
             if is_best:
                 self.fs.pipe_file(f"{self.home}/{BEST}", step_name(step).encode())
             best = self._best()
-            there = self._listed()
-            old = retention.to_remove({at for at, _ in there}, step, () if best is None else (best,))
-            for name in [name for at, name in there if at in old]:
+            folders = self._listed()
+            old = retention.to_remove({at for at, _ in folders}, step, () if best is None else (best,))
+            for name in [name for at, name in folders if at in old]:
                 self._remove(name)
             for _, name in self._listed(complete=False):  # left by an upload that never finished
                 self.fs.rm(f"{self.home}/{name}", recursive=True)
@@ -101,10 +101,10 @@ class RemoteStore(CheckpointStore):
 
     def _best(self) -> int | None:
         try:
-            found = STEP.match(self.fs.cat_file(f"{self.home}/{BEST}").decode())
+            match = STEP.match(self.fs.cat_file(f"{self.home}/{BEST}").decode())
         except FileNotFoundError:
             return None
-        return int(found.group(1)) if found else None
+        return int(match.group(1)) if match else None
 
     def _remove(self, name: str) -> None:
         """The manifest first: half a checkpoint must not be found."""
@@ -128,8 +128,8 @@ class RemoteStore(CheckpointStore):
                     f"hooks.checkpointing.path={self.url}: no bucket {bucket}; create it first."
                 ) from None
             return []
-        found = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
-        folders = sorted((int(match.group(1)), name) for match, name in found if match)
+        matches = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
+        folders = sorted((int(match.group(1)), name) for match, name in matches if match)
         return [entry for entry in folders if self.fs.exists(f"{self.home}/{entry[1]}/{NAME}") == complete]
 
     def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
@@ -138,14 +138,14 @@ class RemoteStore(CheckpointStore):
         Raises:
             ConfigError: the remote copy cannot be reached, so it is unknown whether it has a newer one.
         """
-        found, problem = None, None
+        newest, problem = None, None
         try:
-            found = super().newest_valid(hashes)
+            newest = super().newest_valid(hashes)
         except CorruptCheckpoint as error:
             problem = error
         try:
             for step, name in reversed(self._listed()):
-                if found is not None and step <= found[1].step:
+                if newest is not None and step <= newest[1].step:
                     break
                 try:
                     return self._fetch(name, step)
@@ -153,15 +153,15 @@ class RemoteStore(CheckpointStore):
                     problem = error
                     self.fs.mv(f"{self.home}/{name}", f"{self.home}/{CORRUPT}{name}", recursive=True)
                     self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
-            if found is not None and found[1].step not in self.remote_steps():
-                self._copy(*found)  # the copy failed when it was saved
+            if newest is not None and newest[1].step not in self.remote_steps():
+                self._copy(*newest)  # the copy failed when it was saved
         except ConfigError:
             raise
         except Exception as error:  # each file system has its own errors
             raise self._unreachable(error) from error
-        if found is None and problem is not None:
+        if newest is None and problem is not None:
             raise problem
-        return found
+        return newest
 
     def abandon(self, after: int) -> list[str]:
         """As for any store, and in the remote copy, so that it is not fetched again.
@@ -193,13 +193,13 @@ class RemoteStore(CheckpointStore):
             CorruptCheckpoint: it is damaged.
         """
         folder = self.begin(step)
-        there = f"{self.home}/{name}"
+        remote = f"{self.home}/{name}"
         try:
-            self.fs.get_file(f"{there}/{NAME}", str(folder / NAME))
+            self.fs.get_file(f"{remote}/{NAME}", str(folder / NAME))
             for entry in Manifest.read(folder).files:
                 (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
                 try:
-                    self.fs.get_file(f"{there}/{entry.name}", str(folder / entry.name))
+                    self.fs.get_file(f"{remote}/{entry.name}", str(folder / entry.name))
                 except FileNotFoundError:
                     raise CorruptCheckpoint(name, f"{entry.name} is missing") from None
                 fsync_file(folder / entry.name)

@@ -197,7 +197,7 @@ def _optimizer(section: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
         yield f"optimizer.type is {stated}, but optimizer={kind}; remove it from the file, or choose another optimizer."
         return
     known = signature(target)
-    defaults = {one.name: one.default for one in known.parameters} if known else {}
+    defaults = {parameter.name: parameter.default for parameter in known.parameters} if known else {}
     for key, value in params.items():
         own = run.get(f"optimizer.{key}", defaults.get(key))
         if key in IMPLEMENTATION or _equal(value, own):

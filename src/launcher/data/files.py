@@ -13,20 +13,20 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
 
     Raises ConfigError, naming `key`, for a pattern without a file.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
             inside = path / "**" / "*.txt"
             raise ConfigError(f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{inside}'.")
         named = [path] if path.is_file() else map(Path, glob(str(path), recursive=True))
-        matches = [one for one in named if one.is_file()]
+        matches = [candidate for candidate in named if candidate.is_file()]
         if not matches:
             raise ConfigError(str(no_file(key, pattern)))
-        found.update(one.absolute() for one in matches)
-    if not found:
+        files.update(match.absolute() for match in matches)
+    if not files:
         raise ConfigError(f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'.")
-    return sorted(found)
+    return sorted(files)
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:

@@ -13,10 +13,10 @@ def device_type(wanted: str = "auto") -> str:
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
-        return next(name for name, there in available.items() if there)
+        return next(name for name, is_here in available.items() if is_here)
     if not available.get(wanted, False):
-        there = ", ".join(name for name, yes in available.items() if yes)
-        raise ConfigError(f"device={wanted}: not available on this machine; take device=auto or one of: {there}.")
+        names = ", ".join(name for name, is_here in available.items() if is_here)
+        raise ConfigError(f"device={wanted}: not available on this machine; take device=auto or one of: {names}.")
     return wanted
 
 

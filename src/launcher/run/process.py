@@ -16,7 +16,7 @@ def process_start(pid: int) -> str | None:
         state, *rest = stat.rpartition(")")[2].split()  # the name in brackets may hold anything, ") " too
         return None if state in "ZX" else rest[18]
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -25,7 +25,7 @@ def process_start(pid: int) -> str | None:
         )
     except OSError:
         return None
-    state, _, started = found.stdout.strip().partition(" ")
+    state, _, started = done.stdout.strip().partition(" ")
     return None if not started or state.startswith("Z") else started.strip()
 
 

@@ -38,7 +38,7 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
     ]
     try:
         # Optional locks off: a run must not disturb a commit that its user makes at the same time.
-        found = subprocess.run(
+        done = subprocess.run(
             command,
             cwd=folder,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
@@ -50,10 +50,10 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    if found.returncode != 0:
+    if done.returncode != 0:
         return None
     commit, dirty = None, False
-    for line in found.stdout.splitlines():
+    for line in done.stdout.splitlines():
         if line.startswith("# branch.oid "):
             commit = line.split()[-1]
         elif line and not line.startswith("#"):

@@ -44,10 +44,10 @@ def progress(record: dict[str, Any]) -> str:
 
 def best(record: dict[str, Any]) -> str:
     """The best value and where it was: `1.234 (val/loss, step 400)`."""
-    found = record.get("best")
-    if not isinstance(found, dict):
+    value = record.get("best")
+    if not isinstance(value, dict):
         return "-"
-    return f"{number(found.get('value'))} ({found.get('metric')}, step {found.get('step')})"
+    return f"{number(value.get('value'))} ({value.get('metric')}, step {value.get('step')})"
 
 
 def size(bytes: float) -> str:

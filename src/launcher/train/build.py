@@ -106,15 +106,15 @@ def build_trainer(
     return trainer
 
 
-def compile_options(given: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
+def compile_options(setting: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
     """The arguments of torch.compile; None: nothing is compiled.
 
     Raises:
-        ConfigError: there is no such backend, or no whole graph to be had.
+        ConfigError: there is no such backend, or the strategy allows no whole graph.
     """
-    if given is False:
+    if setting is False:
         return None
-    options: dict[str, Any] = {} if given is True else dict(given)
+    options: dict[str, Any] = {} if setting is True else dict(setting)
     backend, backends = options.get("backend", "inductor"), torch.compiler.list_backends(exclude_tags=())
     if backend not in backends:
         raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
