@@ -34,7 +34,9 @@ class Counted(BaseTrainer):
             yield torch.ones(2, 4)
 
     def count(self, frame: Any, event: str, argument: Any) -> None:
-        self.calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+        """`step_until_dynamo` is there only after an earlier test has built a composed trainer in this process."""
+        own = event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+        self.calls += own and frame.f_code.co_name != "step_until_dynamo"
 
     def build_model(self) -> nn.Module:
         return nn.Linear(4, 1)
