@@ -21,7 +21,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
-	@echo 'make check        lint, types, unit tests: two minutes (ARGS="-k lock" chooses tests)'
+	@echo 'make check        lint, types, unit tests: a few minutes (ARGS="-k lock" chooses tests)'
 	@echo 'make test         lint, types, all tests'
 	@echo 'make lint         lint, types'
 	@echo 'make format       format the code, fix what ruff can fix'
