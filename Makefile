@@ -9,7 +9,7 @@ JOBS ?= 2
 KEEP ?=
 TRAIN_EXTRAS := digits
 DOCS_EXTRAS := docs
-TEST_EXTRAS := dev,deepspeed,digits,huggingface,lion,metrics,mlflow,optuna,pictures,slurm,tensorboard,wandb
+TEST_EXTRAS := dev,datasets,deepspeed,digits,huggingface,lion,metrics,mlflow,optuna,peft,pictures,slurm,tensorboard,wandb
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
 FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -17,7 +17,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: help bench train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -27,6 +27,7 @@ help:
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, as you write)'
+	@echo 'make bench        run the benchmarks beside their peers (ARGS="loop --quick" chooses; ARGS=--list)'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
@@ -60,6 +61,10 @@ test:
 format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# Peers are optional: pip install -r benchmarks/requirements.txt.
+bench: $(VENV)/.installed-test
+	$(VENV)/bin/python -m benchmarks $(ARGS)
 
 reference: $(VENV)/.installed-test
 	$(VENV)/bin/python docs/make_reference.py

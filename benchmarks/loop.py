@@ -1,50 +1,50 @@
-"""What the loop costs: CPU instructions a step over a hand-written loop, for a step so small that nothing hides it.
+"""What the loop costs: instructions a step over a hand-written loop, for a step so small that nothing hides it."""
 
-    python benchmarks/loop.py                # counts with valgrind's callgrind, takes a few minutes
-    python benchmarks/loop.py --time         # seconds instead, side by side in one run; noisy
-
-The hand-written loop does the same work: forward, backward, clip, AdamW, zero_grad.
-"""
-
-import argparse
-import re
-import shutil
-import subprocess
-import sys
 import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch import nn
+from benchmarks.callgrind import Counter
+from benchmarks.measure import Benchmark
 
-STEPS = 400
+WARM_UP, COUNTED, INTERVAL = 100, 50, 10
 
 
-def batches() -> Any:
-    batch = torch.randn(8, 32)
-    while True:
+def batches() -> Iterator[Any]:
+    """Batches that turn counting on and off."""
+    import torch
+
+    batch, counter = torch.randn(8, 32), Counter()
+    for step in range(WARM_UP + COUNTED + 4):
+        if step == WARM_UP:
+            counter.start()
+        if step == WARM_UP + COUNTED:
+            counter.stop("steps")
         yield batch
 
 
-def bare(steps: int) -> None:
+def bare() -> None:
+    import torch
+    from torch import nn
+
     model = nn.Linear(32, 32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    data = batches()
-    for _ in range(steps):
-        loss = model(next(data)).pow(2).mean()
+    for batch in batches():
+        loss = model(batch).pow(2).mean()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
 
-def launched(steps: int, hooks: bool = False, package: str = "launcher") -> None:
-    """The same by subclass, of ours or of a peer with the same contract."""
-    module = __import__(package)
+def by_subclass(build_hooks: Callable[[], list[Any]], package: str = "launcher") -> None:
+    """Of ours, or of a peer with the same contract."""
+    import importlib
 
-    class Tiny(module.BaseTrainer):  # type: ignore[misc, name-defined]
+    import torch
+    from torch import nn
+
+    class Tiny(importlib.import_module(package).BaseTrainer):  # type: ignore[misc]
         def build_data_loader(self) -> Any:
             return batches()
 
@@ -55,68 +55,134 @@ def launched(steps: int, hooks: bool = False, package: str = "launcher") -> None
             return torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
         def build_hooks(self) -> list[Any]:
-            if not hooks:
-                return []
-            from launcher import JsonlHook, LoggingHook, ProgressHook
-
-            return [ProgressHook(interval=10), LoggingHook(interval=10), JsonlHook()]
+            return build_hooks()
 
         def forward(self, input: torch.Tensor) -> Any:
             return self.model(input).pow(2).mean(), {}
 
     with tempfile.TemporaryDirectory() as workspace:
-        Tiny(max_steps=steps, grad_clip=1.0, device="cpu", workspace=workspace).train()
+        Tiny(max_steps=WARM_UP + COUNTED + 1, grad_clip=1.0, device="cpu", workspace=workspace).train()
 
 
-CASES = {
-    "bare loop": bare,
-    "launcher": launched,
-    "launcher with progress, logging, jsonl": lambda steps: launched(steps, hooks=True),
-    "trainloop": lambda steps: launched(steps, package="trainloop"),
-}
+def default_hooks(*names: str) -> list[Any]:
+    from launcher import CheckpointingHook, EvaluationHook, JsonlHook, LoggingHook, ProgressHook
+
+    hooks = {
+        "progress": lambda: ProgressHook(interval=INTERVAL),
+        "logging": lambda: LoggingHook(interval=INTERVAL),
+        "evaluation": lambda: EvaluationHook(interval=1000, at_start=False),
+        "checkpointing": lambda: CheckpointingHook(interval=1000),
+        "jsonl": lambda: JsonlHook(),
+    }
+    return [hooks[name]() for name in names or hooks]
 
 
-def instructions(case: str, steps: int) -> int:
+def accelerate() -> None:
+    import torch
+    from accelerate import Accelerator
+    from torch import nn
+
+    accelerator = Accelerator(cpu=True)
+    model = nn.Linear(32, 32)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    for batch in batches():
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).pow(2).mean())
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def fabric() -> None:
+    import torch
+    from lightning.fabric import Fabric
+    from torch import nn
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model = nn.Linear(32, 32)
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    for batch in batches():
+        fabric.backward(model(batch).pow(2).mean())
+        fabric.clip_gradients(model, optimizer, max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def lightning() -> None:
+    import lightning as L
+    import torch
+    from torch import nn
+
+    class Tiny(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(32, 32)
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            return self.model(batch).pow(2).mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    class Batches:
+        def __iter__(self) -> Iterator[Any]:
+            return batches()
+
+    L.Trainer(
+        max_steps=WARM_UP + COUNTED + 2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0,
+    ).fit(Tiny(), Batches())  # fmt: skip
+
+
+def transformers() -> None:
+    import torch
+    from torch import nn
+    from transformers import Trainer, TrainingArguments
+
+    class Batches(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            return ({"batch": batch} for batch in batches())
+
+    class Tiny(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(32, 32)
+
+        def forward(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.model(batch).pow(2).mean()}
+
     with tempfile.TemporaryDirectory() as folder:
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", sys.executable, __file__]
-        done = subprocess.run(
-            [*command, "--case", case, "--steps", str(steps)], capture_output=True, text=True, check=True
-        )
-    return int(re.findall(r"Collected : (\d+)", done.stderr)[0])
+        settings = TrainingArguments(
+            folder, max_steps=WARM_UP + COUNTED + 1, use_cpu=True, report_to=[], logging_steps=INTERVAL,
+            save_strategy="no", max_grad_norm=1.0, disable_tqdm=True, per_device_train_batch_size=8,
+        )  # fmt: skip
+        Trainer(Tiny(), settings, train_dataset=Batches(), data_collator=lambda samples: samples[0]).train()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=CASES)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--time", action="store_true", help="seconds instead of instructions")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.case:
-        CASES[arguments.case](arguments.steps)
-        return
-    present = [name for name in CASES if name != "trainloop" or Path(sys.prefix).glob("lib/*/site-packages/trainloop")]
-    costs = {}
-    for name in present:
-        try:
-            if arguments.time:
-                CASES[name](50)
-                start = time.perf_counter()
-                CASES[name](arguments.steps * 5)
-                costs[name] = (time.perf_counter() - start) / (arguments.steps * 5) * 1e6
-            else:
-                if shutil.which("valgrind") is None:
-                    parser.error("valgrind is not installed; take --time")
-                # two lengths, so that imports and set-up cancel
-                costs[name] = (instructions(name, arguments.steps) - instructions(name, arguments.steps // 4)) / (
-                    arguments.steps - arguments.steps // 4
-                )
-        except (ImportError, subprocess.CalledProcessError) as error:
-            print(f"{name}: not measured ({type(error).__name__})")
-    unit = "us" if arguments.time else "instructions"
-    for name, cost in costs.items():
-        print(f"{name:42s} {cost:14.0f} {unit} a step   {cost / costs['bare loop']:.2f} of the bare loop")
+def counted(run: Callable[[], None]) -> Callable[[bool], float]:
+    def contender(quick: bool) -> float:
+        run()
+        return COUNTED
+
+    return contender
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARKS = [
+    Benchmark(
+        "loop",
+        "The loop around a step so small that nothing hides it: Linear(32, 32), batch 8, AdamW, clipping",
+        "instructions a step",
+        {
+            "hand-written loop": counted(bare),
+            "Launcher, no hooks": counted(lambda: by_subclass(list)),
+            "Launcher, default hooks": counted(lambda: by_subclass(default_hooks)),
+            "trainloop, no hooks": counted(lambda: by_subclass(list, "trainloop")),
+            "Fabric": counted(fabric),
+            "Accelerate": counted(accelerate),
+            "Hugging Face Trainer": counted(transformers),
+            "Lightning, no progress or logs": counted(lightning),
+        },
+        goals={"Launcher, no hooks": 1.02, "Launcher, default hooks": 1.04},
+        counts_instructions=True,
+    )
+]

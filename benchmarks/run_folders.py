@@ -16,7 +16,8 @@ from launcher.config.compose import compose
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.run.folder import RunFolder
-from launcher.run.record import Attempt, iso
+from launcher.run.record import Attempt
+from launcher.run.record_format import iso
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MODELS = ("mlp", "gpt")

@@ -41,7 +41,7 @@ def table(keys: Iterable[Key]) -> str:
 
 
 def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("_", "\\_")
 
 
 def shortened(text: str) -> str:

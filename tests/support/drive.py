@@ -22,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.compose import compose as compose_config
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
@@ -34,6 +33,7 @@ from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 from launcher.train.trainer import BaseTrainer
+from support.composition import composed
 from support.masked import Masked
 from support.toy import Recorder
 
@@ -76,10 +76,12 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 @cache
 def compose(*overrides: str) -> Any:
     parts = DIGITS if "digits" in overrides else GPT if "data=custom" in overrides else [*SYNTHETIC, *GPT]
+    if "model=pretrained" in overrides:
+        parts = []
     rest = [override for override in overrides if override != "digits"]
     replaced = "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
     tiny = [override for override in TINY if not override.startswith(replaced)]
-    return compose_config([*parts, *tiny, "run.name=a", "run.id=b", *rest])
+    return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
 
 def digest(trainer: Trainer) -> str:
@@ -428,7 +430,7 @@ class Wrapping(BaseTrainer):
     def build_data_loader(self) -> Any:
         generator = torch.Generator().manual_seed(ranks.rank())
         samples = TensorDataset(torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator))
-        return DataLoader(samples, batch_size=4)
+        return DataLoader(samples, 4, shuffle=True, num_workers=1, generator=generator)
 
     def build_model(self) -> torch.nn.Module:
         torch.manual_seed(0)
@@ -453,7 +455,7 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
     ranks.join(torch.device("cpu"))
     results = {}
     for wrapper in ("ddp", "fsdp"):
-        for name, steps in {"whole": [4], "parts": [2, 4]}.items():
+        for name, steps in {"whole": [5], "parts": [3, 5]}.items():  # two steps are an epoch
             for last in steps:
                 journal = Journal()
                 trainer = Wrapping(wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name)

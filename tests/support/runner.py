@@ -95,8 +95,13 @@ def record(outputs: Path) -> dict[str, Any]:
 
 
 def metrics(outputs: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without the times."""
-    lines = (run_folder(outputs) / "metrics.jsonl").read_text().splitlines()
+    """Those of the only run."""
+    return metrics_of(run_folder(outputs))
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl without the times."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
 
 

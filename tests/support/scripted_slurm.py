@@ -1,16 +1,20 @@
-"""SLURM's commands as shell scripts that answer from files: for requeue logic where no cluster can run.
+"""SLURM's commands as shell scripts that answer from files: for what follows signals and losses, where no cluster runs.
 
 What a real cluster answers is in `tests/unit/slurm/scontrol.txt`; `tests/end_to_end/slurm` runs on one.
 """
 
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import localtime, strftime, time
 
 import pytest
 
+from launcher.run.folder import RunFolder
+from launcher.slurm import scheduler
+from launcher.slurm.sbatch import runs_path
 from support.paths import TESTS
 
 ANSWERS = dict(
@@ -22,6 +26,7 @@ SCONTROL = """#!/bin/sh
 echo "$@" >> "{folder}/calls"
 case "$1" in
 show)
+    [ "$2" != hostnames ] || {{ echo "$3" | tr , '\\n'; exit; }}
     [ ! -e "{folder}/down" ] || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
     [ "$2" = job ] || {{ cat "{folder}/config"; exit; }}
     number=$(ls "{folder}" | grep -c '^job-')
@@ -35,6 +40,16 @@ requeue)
 esac
 """
 
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do
+    case $1 in --nodelist=*) nodes=${{1#*=}} ;; --ntasks=*) tasks=${{1#*=}} ;; esac
+    shift
+done
+[[ "$*" != "bash -c exit 0" ]] || {{ [[ ! -e "{folder}/lost-$nodes" ]]; exit; }}
+echo "$tasks on $nodes" >>"{folder}/steps"
+exec "$@"
+"""
+
 
 @dataclass
 class ScriptedSlurm:
@@ -45,9 +60,10 @@ class ScriptedSlurm:
     def install(self, patch: pytest.MonkeyPatch, restarts: int = 0) -> None:
         """Put the commands on PATH, and this process into job 6 as its only task."""
         (self.folder / "bin").mkdir(parents=True)
-        command = self.folder / "bin" / "scontrol"
-        command.write_text(SCONTROL.format(folder=self.folder))
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+        for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
+            command = self.folder / "bin" / name
+            command.write_text(text.format(folder=self.folder))
+            command.chmod(command.stat().st_mode | stat.S_IXUSR)
         self.answer("killed by hand")
         (self.folder / "config").write_text("KillWait                = 30 sec\n")
         (self.folder / "requeued").write_text(ANSWERS["preempted without a grace, REQUEUE"])
@@ -76,12 +92,110 @@ class ScriptedSlurm:
         (self.folder / "down").touch()
 
     def answer_again(self) -> None:
-        """The controller starts anew, and remembers no preemption."""
+        """The controller restarts and has forgotten the preemption."""
         (self.folder / "down").unlink()
         (self.folder / "config").write_text(
             f"BOOT_TIME               = {strftime('%Y-%m-%dT%H:%M:%S', localtime(time() + 2))}\n"
         )
 
     @property
+    def steps(self) -> list[str]:
+        """What srun has started: the tasks and their nodes. A node `N` is lost while the file `lost-N` is there."""
+        path = self.folder / "steps"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
     def calls(self) -> list[str]:
         return [line.split(" -o")[0] for line in (self.folder / "calls").read_text().splitlines()]
+
+
+@dataclass
+class ScriptedJob:
+    script: str
+    folder: RunFolder
+    state: str = "PENDING"
+    starts: int = 0
+    was_listed: bool = False
+
+
+@dataclass
+class ScriptedQueue:
+    """SLURM's queue in this process: a job waits for one call of squeue, runs until the next one, and has ended, or is
+    requeued.
+
+    Args:
+        work: what a job does, by its run and the number of its start; True: it is requeued.
+    """
+
+    work: Callable[[RunFolder, int], bool]
+    jobs: dict[str, ScriptedJob] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    """The run's id of each job that was ever submitted."""
+    cancelled: list[str] = field(default_factory=list)
+    ended: dict[str, str] = field(default_factory=dict)
+    """The last states of jobs that were cancelled."""
+    refusal: str = ""
+    is_down: bool = False
+    arrays: int = 0
+    most: int = 0
+    """The most jobs that were in the queue at once."""
+
+    def install(self, patch: pytest.MonkeyPatch, folder: Path) -> "ScriptedQueue":
+        command = folder / "bin" / "squeue"
+        command.parent.mkdir()
+        command.touch(0o755)
+        patch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+        patch.delenv("RANK", raising=False)
+        patch.setattr(scheduler, "call", self.call)
+        return self
+
+    def call(self, command: Sequence[str], timeout: float = 0) -> str:
+        if self.is_down:
+            raise scheduler.NoAnswer(f"{command[0]} did not answer")
+        if command[0] == "sbatch":
+            return self.submit(Path(command[-1]))
+        if command[0] == "scancel":
+            for job in command[1:]:
+                self.cancel(job)
+        if command[:3] == ["scontrol", "show", "job"]:
+            state = self.ended.get(command[-1], "FAILED")
+            if state == "PENDING":  # SLURM has no record of an array's task that was cancelled before it started
+                raise scheduler.SchedulerError(f"scontrol show failed: Job {command[-1]} not found")
+            return f"JobState={'CANCELLED' if command[-1] in self.cancelled else 'FAILED'}"
+        return self.list() if command[0] == "squeue" else ""
+
+    def submit(self, script: Path) -> str:
+        if self.refusal:
+            raise scheduler.SchedulerError(f"sbatch: error: {self.refusal}")
+        folders = [RunFolder(line) for line in runs_path(script).read_text().splitlines()]
+        number, is_array = len(self.submitted) + 1, "#SBATCH --array" in script.read_text()
+        self.arrays += is_array
+        for index, folder in enumerate(folders):
+            self.jobs[f"{number}_{index}" if is_array else str(number)] = ScriptedJob(str(script), folder)
+            self.submitted.append(folder.path.name)
+        self.most = max(self.most, len(self.jobs))
+        return str(number)
+
+    def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
+        if job in self.jobs:
+            self.ended[job] = self.jobs.pop(job).state
+
+    def list(self) -> str:
+        for name, job in list(self.jobs.items()):
+            if not job.was_listed:
+                job.was_listed = True
+            elif job.state == "COMPLETING":
+                del self.jobs[name]
+            elif job.state == "RUNNING":
+                job.state = "PENDING"
+                if not self.work(job.folder, job.starts):
+                    self.jobs.pop(name, None)
+            else:
+                job.state = "RUNNING"
+                job.starts += 1
+        rows = [
+            f"{name}|{job.state}|{'Priority' if job.state == 'PENDING' else 'None'}|node1|{job.script}"
+            for name, job in self.jobs.items()
+        ]
+        return "\n".join(rows)

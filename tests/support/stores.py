@@ -14,21 +14,23 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.run.ranks import Ranks
 
 
-def payload(step: int, value: float = 0.0, best_step: int | None = None) -> Payload:
+def payload(step: int, value: float = 0.0, best_step: int | None = None, size: int = 4) -> Payload:
     hooks = {} if best_step is None else {"CheckpointingHook": {"checkpointing": {"best": {"step": best_step}}}}
     return Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),
-        tensors={"model/w": torch.full((4,), value or float(step))},
+        tensors={"model/w": torch.full((size,), value or float(step))},
         rank_state={"rng": torch.arange(3), "hooks": hooks},
         global_state={"step": step},
         is_best=best_step == step,
     )
 
 
-def save(store: CheckpointStore, step: int, value: float = 0.0, best: bool = False, keep: int = 9) -> None:
+def save(
+    store: CheckpointStore, step: int, value: float = 0.0, best: bool = False, keep: int = 9, size: int = 4
+) -> None:
     best_step = step if best else store.best() if store.root.is_dir() else None
-    Saver(store, Ranks(), Retention(keep_previous=keep)).save(payload(step, value, best_step), wait=True)
+    Saver(store, Ranks(), Retention(keep_previous=keep)).save(payload(step, value, best_step, size), wait=True)
 
 
 def change_manifest(folder: Path, **values: Any) -> None:

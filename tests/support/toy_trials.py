@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class ToyRunner:
         self.outputs, self.value, self.breaks = outputs, value, breaks
         self.starts: list[int] = []
         self.codes: dict[int, int] = {}
+        self.poll = 0.0
 
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
         self.starts.append(number)
@@ -56,7 +57,7 @@ class ToyRunner:
             for step in range(record.step + 1, end + 1):
                 if step % EVERY == 0:
                     file.write(json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n")
-        outcome = "failed" if code else "completed" if end == MAX_STEPS else "paused"
+        outcome = "preempted" if code == 143 else "failed" if code else "completed" if end == MAX_STEPS else "paused"
         record.end_attempt(outcome, end_step=end, exit_code=code, reason="a toy breaks" if code else None)  # type: ignore[arg-type]
         self.codes[number] = code
 
@@ -70,27 +71,49 @@ class ToyRunner:
     def stop(self, numbers: Sequence[int]) -> None:
         pass
 
-    def last_lines(self, number: int) -> list[str]:
-        return []
+    def why(self, number: int, code: int) -> str:
+        return f"exit code {code}"
+
+    def phase(self, number: int) -> str:
+        return "running"
+
+    def describe_start(self, step: int) -> str:
+        return "starts"
+
+    def adopt(self, runs: Mapping[int, str]) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def composed(overrides: list[str], number: int) -> SweepJob:
     """The job of a trial; an x above 0.9 is refused."""
-    x = float(overrides[-1].partition("=")[2])
+    values = dict(override.split("=") for override in overrides)
+    x = float(values["x"])
     if x > 0.9:
         raise ConfigError(f"x={x}: is too large.")
     job = SweepJob(number, overrides, None)  # type: ignore[arg-type]
-    identity = hashlib.sha256(str(x).encode()).hexdigest()[:8]
+    identity = hashlib.sha256(" ".join([str(x), values.get("y", "")]).encode()).hexdigest()[:8]
     job.plain = {"run": {"name": "toy", "id": identity}, "trainer": {"pause_at": None}, "x": x}
     return job
 
 
-def search(folder: Path, runner: ToyRunner, space: Any = SPACE, **settings: Any) -> Search:
+def suggest_y(config: Any, trial: Any) -> None:
+    """A space function: x above 0.4 has a y."""
+    if config.x > 0.4:
+        trial.suggest_float("y", 1, 2)
+
+
+def search(folder: Path, runner: Any, space: Any = SPACE, compose: Any = composed, **settings: Any) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
     study = folder / "studies" / "toy"
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    made = Search(study, folder, keys, space, [], composed, runner, rungs_of(keys, CONFIG), lines.append, poll=0.0)
+    made = Search(study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG), lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

@@ -24,6 +24,10 @@ NEEDS = {
         "+model.module={_target_: torch.nn.Linear, in_features: 64, out_features: 10}",
     ],
     ("model", "pretrained"): ["model.pretrained=a/folder"],
+    **{
+        ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
+        for kind in ("jsonl", "parquet", "datasets")
+    },
     ("data", "custom"): [
         "data.dataset={_target_: torch.utils.data.TensorDataset}",
         "data.vocab_size=256",

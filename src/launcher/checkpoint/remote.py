@@ -111,6 +111,18 @@ class RemoteStore(CheckpointStore):
         self.fs.rm_file(f"{self.home}/{name}/{NAME}")
         self.fs.rm(f"{self.home}/{name}", recursive=True)
 
+    def _rename(self, name: str, new: str) -> None:
+        """Where there are no folders, file by file: s3fs refuses to move what is not an object."""
+        source, target = f"{self.home}/{name}", f"{self.home}/{new}"
+        if self.fs.exists(target):  # the same content, by its name
+            self.fs.rm(target, recursive=True)
+        if not self.in_bucket:
+            self.fs.mv(source, target, recursive=True)
+            return
+        for file in self.fs.find(source):
+            self.fs.cp_file(file, f"{target}/{file.rpartition(f'/{name}/')[2]}")
+        self._remove(name)
+
     # ---------------------------------------------------------------------------------------------------- download
     def remote_steps(self) -> list[int]:
         """Steps that have a remote checkpoint, in ascending order."""
@@ -151,7 +163,7 @@ class RemoteStore(CheckpointStore):
                     return self._fetch(name, step)
                 except CorruptCheckpoint as error:
                     problem = error
-                    self.fs.mv(f"{self.home}/{name}", f"{self.home}/{CORRUPT}{name}", recursive=True)
+                    self._rename(name, f"{CORRUPT}{name}")
                     self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
             if newest is not None and newest[1].step not in self.remote_steps():
                 self._copy(*newest)  # the copy failed when it was saved
@@ -172,10 +184,7 @@ class RemoteStore(CheckpointStore):
         try:
             for step, name in reversed(self._listed()):
                 if step > after:
-                    target = f"{self.home}/{ABANDONED}{name}"
-                    if self.fs.exists(target):  # the same content, by its name
-                        self.fs.rm(target, recursive=True)
-                    self.fs.mv(f"{self.home}/{name}", target, recursive=True)
+                    self._rename(name, f"{ABANDONED}{name}")
         except Exception as error:  # each file system has its own errors
             raise self._unreachable(error) from error
         return super().abandon(after)

@@ -22,6 +22,10 @@ from launcher.run.deadline import progress
 from launcher.run.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import Part, Snapshot
 
+POLL = 1.0
+"""Seconds between two checks of a writer that is waited for."""
+DONE, ALIVE, HUNG = 0, 1, 2
+
 
 class SaveFailed(Exception):
     """A checkpoint could not be written; every rank raises the same. The previous one is unchanged."""
@@ -183,11 +187,6 @@ class Saver:
         if problems := [problem for _, problem in answers if problem]:
             raise SaveFailed("; ".join(problems))
         return [value for value, _ in answers]
-
-
-POLL = 1.0
-"""Seconds between two checks of a writer that is waited for."""
-DONE, ALIVE, HUNG = 0, 1, 2
 
 
 Tree = tuple[Any, dict[str, torch.Tensor]]

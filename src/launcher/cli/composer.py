@@ -1,16 +1,19 @@
 """Composing the jobs of a sweep; many differ only in a few values."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from launcher.config.compositions import Compositions, is_group, parse
-from launcher.config.identity import fix_name
+from launcher.config.compositions import Composition, Compositions, is_group, parse
+from launcher.config.identity import fix_name, with_name
 from launcher.config.session import apply_values
+from launcher.config.written import Written
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
@@ -22,30 +25,54 @@ class Composer:
         self.loader = loader
         self.sweep = sweep_name(master)
         self.groups = Compositions(lambda overrides: loader.load_sweep_config(master, overrides))
+        self._choosing: dict[str, bool] = {}
 
-    def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
-        """The configuration of one job, with its `hydra` node.
+    def written(self, overrides: Sequence[str], index: int) -> Written:
+        """The configuration of one job as plain containers; jobs share what they have in common.
 
         Raises:
             hydra.errors.HydraException: the overrides do not compose.
         """
-        parsed = [parse(override) for override in overrides]
-        values = [override for override in parsed if self._is_value(override)]
-        rest = [override for override in parsed if override not in values]
-        config = None
-        if self._comes_first(rest, values):
-            config = self.groups.get([str(override.input_line) for override in rest])
-        if config is None or any(_is_redirected(config, override.key_or_group) for override in values):
-            config = self.groups.get(list(overrides))  # the order counts
+        parsed, values, base = self._on_groups(overrides)
+        if base is None or not all(_is_settable(base, override) for override in values):
+            config = self.compose(overrides, index)
+            return Written.of(config)
+        tree = base.tree
+        for override in values:
+            tree = _with_value(tree, override.key_or_group.split("."), override.value())
+        hydra, run = tree["hydra"], tree["run"]
+        job = hydra["job"] | {"id": str(index), "num": index, "override_dirname": _dirname(parsed, hydra["job"])}
+        hydra = hydra | {"overrides": hydra["overrides"] | {"task": _task(parsed)}, "job": job}
+        run = run if run.get("sweep") is not None else run | {"sweep": self.sweep}
+        return with_name(Written(tree | {"hydra": hydra, "run": run}, partial(self.compose, overrides, index)))
+
+    def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
+        """The same as a DictConfig of the job's own."""
+        parsed, values, base = self._on_groups(overrides)
+        if base is None:
+            config = self.groups.copy(list(overrides))
         else:
+            config = deepcopy(base.config)
             apply_values(values, config)
-            _record_overrides(config, [override for override in parsed if not override.is_hydra_override()])
+            config.hydra.overrides.task = _task(parsed)
+            config.hydra.job.override_dirname = _dirname(parsed, config.hydra.job)
         config.hydra.job.id, config.hydra.job.num = str(index), index
         if config.run.get("sweep") is None:
             with open_dict(config):
                 config.run.sweep = self.sweep
         fix_name(config)
         return config
+
+    def _on_groups(self, overrides: Sequence[str]) -> tuple[list[Override], list[Override], Composition | None]:
+        """All overrides, those of values, and what the others compose to; None: their order counts."""
+        parsed = [parse(override) for override in overrides]
+        values = [override for override in parsed if self._is_value(override)]
+        rest = [override for override in parsed if override not in values]
+        if not self._comes_first(rest, values):
+            return parsed, values, None
+        base = self.groups.get([str(override.input_line) for override in rest])
+        is_redirected = any(_is_redirected(base.config, override.key_or_group) for override in values)
+        return parsed, values, None if is_redirected else base
 
     def _comes_first(self, rest: Sequence[Override], values: Sequence[Override]) -> bool:
         """Whether `rest` can be applied before the values: it chooses groups, and adds keys elsewhere."""
@@ -60,8 +87,12 @@ class Composer:
         return plain and not override.is_hydra_override() and not self._chooses(override)
 
     def _chooses(self, override: Override) -> bool:
-        is_name = isinstance(override.value(), str | list)
-        return override.type == OverrideType.CHANGE and is_name and is_group(override, self.loader)
+        if override.type != OverrideType.CHANGE or not isinstance(override.value(), str | list):
+            return False
+        key = override.key_or_group
+        if key not in self._choosing:
+            self._choosing[key] = is_group(override, self.loader)
+        return self._choosing[key]
 
 
 def sweep_name(master: DictConfig) -> str:
@@ -70,12 +101,37 @@ def sweep_name(master: DictConfig) -> str:
     return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"
 
 
-def _record_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
-    """Record a job's overrides in `hydra`, as Hydra does when it composes."""
-    rules = config.hydra.job.config.override_dirname
-    kept = sorted(str(each.input_line) for each in overrides if each.key_or_group not in rules.exclude_keys)
-    config.hydra.overrides.task = [str(each.input_line) for each in overrides]
-    config.hydra.job.override_dirname = rules.item_sep.join(kept).replace("=", rules.kv_sep)
+def _task(overrides: Sequence[Override]) -> list[str]:
+    """The overrides that `hydra.overrides.task` lists."""
+    return [str(override.input_line) for override in overrides if not override.is_hydra_override()]
+
+
+def _dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
+    """`hydra.job.override_dirname`, as Hydra composes it."""
+    rules = job["config"]["override_dirname"]
+    own = [override for override in overrides if override.key_or_group not in rules["exclude_keys"]]
+    text: str = rules["item_sep"].join(sorted(_task(own)))
+    return text.replace("=", rules["kv_sep"])
+
+
+def _is_settable(base: Composition, override: Override) -> bool:
+    """Whether an override replaces one plain value by another: an existing key of a node without a type."""
+    *parents, name = override.key_or_group.split(".")
+    node: Any = base.config
+    old: Any = base.tree
+    for parent in parents:
+        if not isinstance(node, DictConfig) or parent not in node or OmegaConf.is_interpolation(node, parent):
+            return False
+        node, old = node[parent], old[parent]
+    if not isinstance(node, DictConfig) or OmegaConf.get_type(node) is not dict or name not in node:
+        return False
+    return not isinstance(override.value(), dict) and not isinstance(old[name], dict)
+
+
+def _with_value(tree: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """A copy with another value under nested keys; it shares the other nodes."""
+    first, *rest = keys
+    return {**tree, first: _with_value(tree[first], rest, value) if rest else value}
 
 
 def _overlap(first: str, second: str) -> bool:

@@ -22,14 +22,13 @@ from launcher.config.compositions import normalize, parse
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
 from launcher.config.options import TRAIN_JOB, config_path, own_folder
-from launcher.config.session import VERSION, flag_parser, returned, run_application
+from launcher.config.session import BASIC_SWEEPER, VERSION, flag_parser, returned, run_application
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
 
 BAD_COMMAND = 2
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 
-BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 _task_started = False
 _existing_folders: frozenset[Path] = frozenset()

@@ -21,14 +21,13 @@ from launcher.cli.composer import Composer
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.config.session import returned
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
 from launcher.runs.filters import sort
-from launcher.runs.find import StoredRun
 from launcher.runs.listing import table
+from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
 
 
@@ -52,6 +51,16 @@ class SweepJob:
     def config(self) -> DictConfig:
         """Composed at each access: a thousand of them would fill the memory."""
         return self.composer.compose(self.overrides, self.index)
+
+    def check(self) -> None:
+        """Compose and validate it.
+
+        Raises:
+            ConfigError: with a sentence for every fault.
+        """
+        written = self.composer.written(self.overrides, self.index)
+        self.hydra = written.tree["hydra"]
+        self.plain = validate(written)
 
     @property
     def run(self) -> str:
@@ -85,10 +94,8 @@ def check_jobs(
     for index, job_overrides in enumerate(overrides, first_index):
         job = SweepJob(index, list(job_overrides), composer, common=common, count=first_index + len(overrides))
         jobs.append(job)
-        config = job.config
-        job.hydra = plain_hydra(config.hydra)
         try:
-            job.plain = validate(config)
+            job.check()
         except ConfigError as error:
             faults += error.sentences
             continue

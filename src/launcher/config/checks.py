@@ -5,11 +5,13 @@ import re
 import signal
 from collections.abc import Iterator
 from glob import iglob
+from math import lcm
 from pathlib import Path
 from typing import Any
 
 from launcher.config import deepspeed_file
 from launcher.config.messages import Fault, hint, show
+from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
 from launcher.run.folder import checkpoint_of, checkpoint_steps
 
@@ -17,6 +19,8 @@ NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.Expor
 """Jobs that use the model (and the data) of a run, and do not train."""
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
+SIMILAR = 4
+"""A batch size of at most this many times the one that does not divide is worth naming."""
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 
 
@@ -41,34 +45,55 @@ def _count(tree: dict[str, Any], path: str) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def batch_fault(size: int, micro: int | None, world_size: int, source: str | None = None) -> Fault | None:
-    """The samples of a step must divide evenly over ranks and micro-batches.
+def batch_fault(size: int, world_size: int, source: str | None = None) -> Fault | None:
+    """The samples of a step must divide evenly over the ranks.
 
     Args:
-        micro: samples per rank and forward; None: whatever fits.
         source: where the number of ranks is from.
     """
-    unit = (micro or 1) * world_size
-    if size % unit == 0:
+    if size % world_size == 0:
         return None
-    factors = [f"trainer.micro_batch_size={micro}"] if micro else []
-    if world_size > 1 or source:
-        factors.append(f"{world_size} rank{'s' if world_size > 1 else ''}{f' ({source})' if source else ''}")
-    product = " x ".join(factors) + (f" = {unit}" if len(factors) > 1 else "")
-    sizes = [str(multiple) for multiple in (size // unit * unit, (size // unit + 1) * unit) if multiple]
-    return Fault("data.batch_size", str(size), f"is not divisible by {product}; use {' or '.join(sizes)}.")
+    ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+    return Fault("data.batch_size", str(size), f"is not divisible by {ranks}; use {_nearest(size, world_size)}.")
+
+
+def _nearest(size: int, unit: int) -> str:
+    """The multiples of `unit` on both sides of `size`."""
+    sizes = (size // unit * unit, (size // unit + 1) * unit)
+    return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
 def _batch(tree: dict[str, Any]) -> Iterator[Fault]:
-    """`nproc=auto` counts as one rank: a batch that fails here fails for any number of ranks."""
-    size, nproc, nodes = _count(tree, "data.batch_size"), _count(tree, "dispatch.nproc"), _count(tree, "dispatch.nodes")
-    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node")
-    world_size = (nproc or tasks or 1) * (nodes or 1)
-    source = f"dispatch.nproc={nproc}" if nproc else f"{tasks or 1} per node" if world_size > 1 else None
-    if source and nodes and nodes > 1:
-        source += f" x {nodes} nodes"
-    if size and (fault := batch_fault(size, _count(tree, "trainer.micro_batch_size"), world_size, source)):
-        yield fault
+    """`nproc=auto` counts as one rank, which any batch fits."""
+    size, nproc = _count(tree, "data.batch_size"), _count(tree, "dispatch.nproc")
+    nodes = NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
+    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
+    if size and nodes.is_open:
+        yield from _nodes(size, nodes, tasks)
+    elif size:
+        source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
+        source += f" x {nodes} nodes" if nodes.least > 1 else ""
+        if fault := batch_fault(size, (nproc or tasks) * nodes.least, source):
+            yield fault
+
+
+def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[Fault]:
+    """Each number of nodes that a job may get must divide the batch."""
+    bad = [count for count in nodes.counts if size % (count * tasks)]
+    if not bad:
+        return
+    ranks = ", ".join(str(count * tasks) for count in bad)
+    text = (
+        f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))} nodes, {tasks} per node)"
+    )
+    good = [count for count in nodes.counts if count not in bad]
+    ends = [(start, max(end for end in good if set(range(start, end + 1)) <= set(good))) for start in good]
+    start, end = max(ends, key=lambda pair: (pair[1] - pair[0], pair[1]), default=(0, 0))
+    advice = [f"dispatch.nodes={NodeRange(start, end)}"] if good else []
+    unit = lcm(*(count * tasks for count in nodes.counts))
+    if unit <= SIMILAR * size:
+        advice.append(f"data.batch_size={_nearest(size, unit)}")
+    yield Fault("dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}.")
 
 
 def warmup_fault(steps: int | None, ratio: float | None, total: int | None) -> Fault | None:

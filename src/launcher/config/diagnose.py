@@ -16,7 +16,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.compositions import Compositions, is_group, parse
-from launcher.config.grid import SEARCH, expand
+from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.schema import validate
 from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
@@ -38,7 +38,7 @@ def diagnose(
     readable = _readable(overrides, multirun, faults)
     try:
         parsed = [parse(text) for text in readable if not text.startswith("hydra.searchpath=")]
-        jobs = expand(parsed, with_intervals=SEARCH in readable)
+        jobs = expand(parsed, with_intervals=_searches(readable))
     except ConfigError as error:
         return faults + error.sentences
     with session(config_dir, readable):
@@ -49,6 +49,12 @@ def diagnose(
                 seen.update(job)
                 diagnosis.examine(job)
     return list(dict.fromkeys(faults))
+
+
+def _searches(overrides: Sequence[str]) -> bool:
+    """Whether a sweeper is chosen that takes intervals: those for grids, ours and Hydra's, do not."""
+    chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
+    return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
 
 def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> list[str]:
@@ -119,18 +125,18 @@ class _Diagnosis:
             else:
                 options.append(str(override.input_line))
         try:
-            return self.groups.get(options)
+            return self.groups.copy(options)
         except COMPOSITION_ERRORS:
             pass
         try:
-            config = self.groups.get([])
+            config = self.groups.copy([])
         except COMPOSITION_ERRORS as error:
             self.faults.append(_broken_base(self.config_name, error))
             return None
         good: list[str] = []
         for text in options:
             try:
-                config = self.groups.get([*good, text])
+                config = self.groups.copy([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
                 self.faults.append(f"{text}: {_bad_option(error)}")

@@ -8,7 +8,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from launcher.errors import ConfigError
 
 SEARCH = "hydra/sweeper=optuna"
-"""The sweeper that takes intervals."""
+GRID_SWEEPERS = ("grid", "basic")
+"""Options of `hydra/sweeper` that take no intervals."""
 
 
 def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:
@@ -27,7 +28,7 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
         elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
-            values[key] = [f"{key}={interval.start}"]
+            values[key] = [f"{key}={interval.start:.12g}"]  # 1 and not 1.0, which a whole number cannot be
         else:
             raise ConfigError(
                 f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search it with {SEARCH}."

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.messages import show
-from launcher.config.tree import leaves, mapped, walk
+from launcher.config.tree import get, leaves, mapped, walk
+from launcher.config.written import RESOLVERS, Written, is_interpolation, plain
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
 """Interpolations of where a run is stored, not what it computes; they are hashed as written."""
@@ -34,7 +35,7 @@ MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
 _computing = False
 
 
-def run_id(config: DictConfig) -> str:
+def run_id(config: DictConfig | Written) -> str:
     """The first 8 hex digits of a hash of all that counts, see `identity`.
 
     Raises:
@@ -46,28 +47,28 @@ def run_id(config: DictConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def identity(config: DictConfig) -> dict[str, Any]:
+def identity(config: DictConfig | Written) -> dict[str, Any]:
     """The resolved configuration without what `run.not_identity` names, with the `HASHED_RUN_KEYS` that are
     set; whole floats are ints (`lr=1.0` is `lr=1`)."""
-    excluded = {str(path) for path in OmegaConf.select(config, "run.not_identity") or ()} | {"run", "hydra"}
-    tree = unresolved(config)
+    config = Written.of(config)
+    excluded = {str(path) for path in config.select("run.not_identity") or ()} | {"run", "hydra"}
+    tree = config.tree
     excluded -= _steering(_without(tree, excluded), config)
 
     def value(written: Any, keys: tuple[Any, ...]) -> Any:
         if is_interpolation(written):
             if any(prefix in written for prefix in LOCATION_PREFIXES):
                 return written
-            resolved = value_at(config, keys)
-            if isinstance(resolved, Container):
-                return mapped(_without(OmegaConf.to_container(resolved, resolve=False), excluded, keys), value, keys)
-            written = resolved
+            written = config.at(keys)
+            if isinstance(written, dict | list):
+                return mapped(_without(written, excluded, keys), value, keys)
         if isinstance(written, str) and ".".join(map(str, keys)) in HASHED_FILES:
             return _content(Path(written).expanduser())
         return int(written) if isinstance(written, float) and written.is_integer() else written
 
     hashed: dict[str, Any] = mapped(_without(tree, excluded), value)
     for key in HASHED_RUN_KEYS:
-        if (setting := OmegaConf.select(config, key)) is not None:
+        if (setting := config.select(key)) is not None:
             hashed[key] = str(setting)
     return hashed
 
@@ -79,10 +80,10 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
     return {key: _without(tree[key], excluded, path) for key, path in kept.items()}
 
 
-def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
+def _steering(tree: dict[str, Any], config: Written) -> set[str]:
     """The hooks that measure what a counted part is steered by: early stopping by `metric: val/loss`."""
     paths = [path for path, _ in walk(tree) if path.endswith(".metric")]
-    metrics = [str(OmegaConf.select(config, path)) for path in paths]
+    metrics = [str(config.select(path)) for path in paths]
     return {hook for metric in metrics for prefix, hook in MEASURED_BY.items() if metric.startswith(prefix)}
 
 
@@ -98,31 +99,6 @@ def _content(file: Path) -> Any:
         return text
 
 
-def unresolved(config: DictConfig) -> dict[str, Any]:
-    """A configuration as plain containers, interpolations as written, without Hydra's node. OmegaConf takes a hundred
-    times as long to resolve a value, so only the values that need it are resolved."""
-    plain = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items() if key != "hydra"}
-
-
-def is_interpolation(written: Any) -> bool:
-    """Whether OmegaConf must resolve a value of `unresolved`."""
-    return isinstance(written, str) and "${" in written
-
-
-def value_at(config: DictConfig, keys: Iterable[Any]) -> Any:
-    """The value under nested keys.
-
-    Raises:
-        omegaconf.errors.OmegaConfBaseException: it does not resolve.
-    """
-    value: Any = config
-    for key in keys:
-        value = value[key]
-    return value
-
-
 @contextmanager
 def _no_recursion() -> Iterator[None]:
     """A hashed value that refers to `run.id` indirectly sees a constant instead of recursing."""
@@ -134,17 +110,18 @@ def _no_recursion() -> Iterator[None]:
         _computing = False
 
 
-def choices(config: DictConfig) -> dict[str, Any]:
+def choices(config: DictConfig | Written) -> dict[str, Any]:
     """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra composes it, from
     Hydra afterwards. Empty for a configuration that Hydra did not compose."""
-    chosen = OmegaConf.select(config, "hydra.runtime.choices")
+    chosen = get(Written.of(config).tree, "hydra.runtime.choices")
     if chosen is None and HydraConfig.initialized():
-        chosen = HydraConfig.get().runtime.choices
+        chosen = plain(HydraConfig.get().runtime.choices)
     return dict(chosen) if chosen is not None else {}
 
 
-def run_name(config: DictConfig) -> str:
+def run_name(config: DictConfig | Written) -> str:
     """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the class names."""
+    config = Written.of(config)
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
@@ -162,14 +139,24 @@ def fix_name(config: DictConfig) -> None:
         config.run.name, config.run.id = name, identity
 
 
-def _class_name(config: DictConfig, group: str) -> str:
-    target = OmegaConf.select(config, f"{group}._target_")
+def with_name(config: Written) -> Written:
+    """The same as `fix_name`."""
+    run = config.tree["run"]
+    try:
+        named = run | {"name": config.at(("run", "name")), "id": config.at(("run", "id"))}
+    except Exception:
+        return config
+    return config.replaced(run=named)
+
+
+def _class_name(config: Written, group: str) -> str:
+    target = config.select(f"{group}._target_")
     return str(target).rpartition(".")[2].lower() if target else "none"
 
 
 def _file_name(choice: Any) -> str:
     """`nested/option` and several options become one folder name."""
-    parts: Iterable[Any] = choice if isinstance(choice, list | ListConfig) else [choice]
+    parts: Iterable[Any] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
 
 
@@ -199,12 +186,8 @@ def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _resolve_id(*, _root_: DictConfig) -> str:
-    return "<id>" if _computing else run_id(_root_)
-
-
-def _resolve_name(*, _root_: DictConfig) -> str:
-    return run_name(_root_)
+def _resolve_id(config: DictConfig | Written) -> str:
+    return "<id>" if _computing else run_id(config)
 
 
 def _resolve_path(path: Any) -> str:
@@ -214,6 +197,11 @@ def _resolve_path(path: Any) -> str:
 register: Any = OmegaConf.register_resolver
 if "replace" not in signature(register).parameters:  # before OmegaConf 2.4 another function had this name
     register = OmegaConf.register_new_resolver
-register("launcher.id", _resolve_id, replace=True)
-register("launcher.name", _resolve_name, replace=True)
+register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
+register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+RESOLVERS |= {
+    "launcher.id": lambda config, _: _resolve_id(config),
+    "launcher.name": lambda config, _: run_name(config),
+    "launcher.path": lambda config, path: _resolve_path(path),
+}

@@ -40,6 +40,12 @@ def show(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
 
 
+def reason(error: BaseException) -> str:
+    """The first line of an error's message, without a full stop; its type where it has no message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The most similar name, else the shortest that contains it or is part of it; None if there is none."""
     candidates = list(names)

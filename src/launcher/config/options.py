@@ -1,14 +1,13 @@
 """Folders of configuration: where they are, and their groups and options. Does not import Hydra by itself."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from launcher.config.tree import get
 
 TRAIN_JOB = "launcher.jobs.train.TrainJob"
 ENTRY_POINTS = "launcher.conf"
@@ -50,20 +49,19 @@ def installed() -> dict[str, Path | None]:
     return {name: Path(each.folders[0]) if each and each.folders else None for name, each in sorted(packages.items())}
 
 
-def composed_from(config: "DictConfig") -> list[Traversable]:
+def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
     """The folders that Hydra composed a configuration from, except its own; none if Hydra did not compose it."""
     from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
 
-    sources = OmegaConf.select(config, "hydra.runtime.config_sources")
+    sources = get(tree, "hydra.runtime.config_sources")
     if sources is None and HydraConfig.initialized():
         sources = HydraConfig.get().runtime.config_sources
     folders: list[Traversable] = []
     for source in sources or ():
-        if source.schema == "file":
-            folders.append(Path(source.path))
-        elif source.schema == "pkg" and source.path.split(".")[0] != "hydra":
-            folders.append(resources.files(source.path))
+        if source["schema"] == "file":
+            folders.append(Path(source["path"]))
+        elif source["schema"] == "pkg" and source["path"].split(".")[0] != "hydra":
+            folders.append(resources.files(source["path"]))
     return folders
 
 

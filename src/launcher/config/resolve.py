@@ -3,13 +3,14 @@
 import re
 from typing import Any
 
-from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.identity import choices, is_interpolation, unresolved, value_at
+from launcher.config.identity import choices
 from launcher.config.messages import Fault, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.tree import join, mapped, walk
+from launcher.config.written import Written, is_interpolation, plain
 
 UNRESOLVED = object()
 """Stands for a value that is reported already: no other rule reports it."""
@@ -17,10 +18,10 @@ UNRESOLVED = object()
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
+def resolve(config: DictConfig | Written) -> tuple[dict[str, Any], list[Fault]]:
     """The configuration as plain containers, without Hydra's node, and a fault for each value that is missing."""
-    resolver = _Resolver(config)
-    written = unresolved(config)
+    config = Written.of(config)
+    resolver, written = _Resolver(config), config.without_hydra
     # run.id hashes everything, so it resolves only if everything else does: it comes last
     order = sorted(written, key=lambda key: key == "run")
     tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
@@ -30,9 +31,9 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
 def resolved(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain containers, interpolations filled in; without `hydra`, and without the settings of a
     search, which a run does not depend on. For a valid configuration."""
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items() if key not in ("hydra", "hpo")}
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
 
 
 def resolved_yaml(config: DictConfig) -> str:
@@ -41,9 +42,7 @@ def resolved_yaml(config: DictConfig) -> str:
 
 def plain_hydra(node: DictConfig) -> dict[str, Any]:
     """Hydra's node as plain containers, interpolations as written."""
-    plain = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return plain(node)
 
 
 def references(tree: Any) -> dict[str, str]:
@@ -53,8 +52,8 @@ def references(tree: Any) -> dict[str, str]:
 
 
 class _Resolver:
-    def __init__(self, root: DictConfig):
-        self.root = root
+    def __init__(self, config: Written):
+        self.config = config
         self.faults: list[Fault] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Groups whose option lacks keys that others refer to: the reference (`model.vocab_size=${...}`) -> key."""
@@ -68,25 +67,26 @@ class _Resolver:
 
     def interpolated(self, written: str, keys: tuple[Any, ...]) -> Any:
         try:
-            value = value_at(self.root, keys)
+            value = self.config.at(keys)
         except OmegaConfBaseException as error:
             if not (keys[0] == "run" and (self.faults or self.lacking)):
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
-        if isinstance(value, Container):
-            return mapped(OmegaConf.to_container(value, resolve=False), self.value, keys)
-        return value
+        return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
     def note(self, path: str, written: str, error: Exception) -> None:
         """Report an interpolation that does not resolve: usually it refers to a key that does not exist."""
         for reference in REFERENCE.findall(written):
-            if OmegaConf.select(self.root, reference, default=UNRESOLVED, throw_on_missing=False) is not UNRESOLVED:
+            if (
+                OmegaConf.select(self.config.root, reference, default=UNRESOLVED, throw_on_missing=False)
+                is not UNRESOLVED
+            ):
                 continue
             group, _, name = reference.partition(".")
-            if name and choices(self.root).get(group):
+            if name and choices(self.config).get(group):
                 self.lacking.setdefault(group, {})[f"{path}={written}"] = name
             else:
-                near = hint(reference, _dotted_keys(self.root), "${{{}}}")
+                near = hint(reference, _dotted_keys(self.config), "${{{}}}")
                 self.faults.append(Fault(path, written, f"there is no {reference}{near}"))
             return
         self.faults.append(Fault(path, written, f"cannot be resolved: {str(error).splitlines()[0]}"))
@@ -96,15 +96,15 @@ class _Resolver:
 
     def _lack(self, group: str, referring: dict[str, str]) -> Fault:
         """One fault for all keys that the chosen option of a group lacks, with the options that have them."""
-        folders = composed_from(self.root)
+        folders = composed_from(self.config.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
         choose = f"choose {', '.join(fitting)} or " if fitting else ""
         names = " and no ".join(dict.fromkeys(referring.values()))
         keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
-        text = f"{group}={choices(self.root)[group]} has no {names}; {choose}set {keys} directly."
+        text = f"{group}={choices(self.config)[group]} has no {names}; {choose}set {keys} directly."
         return Fault(", ".join(referring), None, text)
 
 
-def _dotted_keys(root: DictConfig) -> list[str]:
-    return [join(key, name) for key, node in unresolved(root).items() if isinstance(node, dict) for name in node]
+def _dotted_keys(config: Written) -> list[str]:
+    return [join(key, name) for key, node in config.without_hydra.items() if isinstance(node, dict) for name in node]

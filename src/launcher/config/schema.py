@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS
@@ -23,6 +23,7 @@ from launcher.config.sections import SECTIONS, CompileKeys, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
 from launcher.config.tree import get, join, walk
+from launcher.config.written import Written
 from launcher.errors import ConfigError
 
 OPEN_SECTIONS = ("paths",)
@@ -45,7 +46,7 @@ SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
-def validate(config: DictConfig) -> dict[str, Any]:
+def validate(config: DictConfig | Written) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
@@ -53,12 +54,12 @@ def validate(config: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: with a sentence for every fault.
     """
+    config = Written.of(config)
     check_hydra(config)
     tree, faults = resolve(config)
-    written = OmegaConf.to_container(config, resolve=False)
-    sources = references(written)
+    sources = references(config.tree)
     faults += _sections(tree, _trains(tree))
-    faults += _groups(tree, config)
+    faults += _groups(tree, config.tree)
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
@@ -68,13 +69,14 @@ def validate(config: DictConfig) -> dict[str, Any]:
     return tree
 
 
-def check_hydra(config: DictConfig) -> None:
+def check_hydra(config: DictConfig | Written) -> None:
     """Check Hydra's own keys, if the configuration has them.
 
     Raises:
         ConfigError: a key that changes where a run is stored, or a folder of configuration that does not exist.
     """
-    hydra = OmegaConf.to_container(config.hydra, resolve=False) if "hydra" in config else {}
+    tree = Written.of(config).tree
+    hydra = tree.get("hydra", {})
     faults = []
     for key, expected in HYDRA_KEYS.items():
         value = get({"hydra": hydra}, key)
@@ -91,17 +93,17 @@ def check_hydra(config: DictConfig) -> None:
             faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
         elif source["schema"] == "file" and not Path(path).is_dir():
             faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
-    faults += [] if faults else _hidden_options(config)
+    faults += [] if faults else _hidden_options(tree)
     if faults:
         raise ConfigError(*map(str, faults))
 
 
-def _hidden_options(config: DictConfig) -> Iterator[Fault]:
+def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
     """Chosen options that a later folder has too, with other content: Hydra silently uses the first."""
-    folders = composed_from(config)
-    choices = OmegaConf.select(config, "hydra.runtime.choices") if len(folders) > 1 else None
+    folders = composed_from(tree)
+    choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
-        for option in choice if isinstance(choice, ListConfig) else [choice]:
+        for option in choice if isinstance(choice, list) else [choice]:
             files = [(folder, folder / str(group) / f"{option}.yaml") for folder in folders]
             present = [(folder, file.read_bytes()) for folder, file in files if file.is_file()]
             for folder, content in present[1:]:
@@ -112,11 +114,12 @@ def _hidden_options(config: DictConfig) -> Iterator[Fault]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """A node without the user's own keys, which others refer to and its `_target_` does not take."""
+    """A node, resolved, without the user's own keys, which others refer to and its `_target_` does not take."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
-    return OmegaConf.masked_copy(node, [key for key in node if key in (*spec.names, *INSTANTIATION)])
+    values: Any = OmegaConf.to_container(node, resolve=True)
+    return OmegaConf.create({key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)})
 
 
 def _at_their_source(faults: list[Fault], sources: dict[str, str]) -> list[Fault]:
@@ -153,16 +156,16 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
             yield Fault(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
 
 
-def _groups(tree: dict[str, Any], config: DictConfig) -> Iterator[Fault]:
+def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
     """Unknown keys at the top, missing groups, and groups without a `_target_`."""
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
-        if key not in known and not _is_referred_to(config, key):
+        if key not in known and not _is_referred_to(written, key):
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
             yield Fault(key, show(value), text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
-            listed = " or ".join(options(composed_from(config), name)) or "..."
+            listed = " or ".join(options(composed_from(written), name)) or "..."
             yield Fault(name, None, f"the run needs one; choose {name}={listed}.")
     for name in GROUPS:
         yield from _has_target(name, tree.get(name))
@@ -183,9 +186,9 @@ def _has_target(path: str, value: Any) -> Iterator[Fault]:
         yield Fault(path, show(value), "should be a part with a _target_, or null.")
 
 
-def _is_referred_to(config: DictConfig, key: str) -> bool:
+def _is_referred_to(written: dict[str, Any], key: str) -> bool:
     """Whether any value refers to a key of the user's own."""
-    return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(OmegaConf.to_container(config, resolve=False))))
+    return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
 
 
 def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fault]:

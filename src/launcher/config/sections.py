@@ -57,19 +57,21 @@ class HpoKeys:
     objective: str | list[str]
     n_trials: PositiveInt
     space: dict[str, Any] = field(default_factory=dict)
+    space_function: str | None = None
     direction: str | list[str] = "auto"
     value: Literal["best", "last"] | None = None
     timeout: PositiveFloat | None = None
     parallel: PositiveInt = 1
     sampler: Literal["tpe", "random", "grid", "qmc", "gp", "cmaes", "nsgaii"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
-    pruner: Literal["none", "median", "percentile", "asha", "hyperband"] = "none"
+    pruner: Literal["none", "auto", "median", "percentile", "asha", "hyperband"] = "none"
     eta: Annotated[int, Ge(2)] = 3
     min_steps: PositiveInt | None = None
     startup_trials: NonNegativeInt = 5
     warmup_steps: NonNegativeInt = 0
     percentile: Annotated[float, Gt(0), Lt(100)] = 25.0
     enqueue: list[dict[str, Any]] = field(default_factory=list)
+    warm_start: bool = False
     max_failures: NonNegativeInt = 1
     seed: NonNegativeInt = 0
     name: str | None = None

@@ -24,10 +24,13 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from launcher.config.messages import reason
 from launcher.config.options import config_path
 
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+"""The class of `hydra/sweeper=basic`. Hydra has no public name for it, and shows only the class."""
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 """What Hydra raises for a bad command line or a bad YAML file."""
 
@@ -79,8 +82,7 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message, as a sentence."""
     if isinstance(error, YAMLError):
         return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{lines[0].rstrip('.')}." if lines else f"{type(error).__name__}."
+    return f"{reason(error)}."
 
 
 def flag_parser() -> ArgumentParser:

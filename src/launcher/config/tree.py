@@ -1,6 +1,6 @@
 """Walking over configurations as plain containers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -31,9 +31,16 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mapped(tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()) -> Any:
-    """A copy with each leaf replaced by `change(leaf, keys)`; `keys` lead to the leaf."""
+    """The tree with each leaf replaced by `change(leaf, keys)`; `keys` lead to the leaf. What stays the same is shared
+    with the old tree."""
     if isinstance(tree, Mapping):
-        return {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
+        node = {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
+        return tree if _is_same(node.items(), tree.items()) else node
     if isinstance(tree, list):
-        return [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
+        items = [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
+        return tree if _is_same(enumerate(items), enumerate(tree)) else items
     return change(tree, keys)
+
+
+def _is_same(items: Iterable[tuple[Any, Any]], others: Iterable[tuple[Any, Any]]) -> bool:
+    return all(key == other and value is old for (key, value), (other, old) in zip(items, others, strict=True))

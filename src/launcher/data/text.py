@@ -87,4 +87,12 @@ def standard_library() -> list[Path]:
 
 
 def _read(files: Sequence[Path]) -> np.ndarray:
-    return np.frombuffer(b"".join(path.read_bytes() for path in files), dtype=np.uint8)
+    """Into one array: a join of their contents would hold them twice."""
+    ends = np.cumsum([path.stat().st_size for path in files], dtype=np.int64).tolist()
+    data = np.empty(ends[-1] if ends else 0, dtype=np.uint8)
+    for path, start, end in zip(files, [0, *ends], ends, strict=False):
+        content = np.fromfile(path, dtype=np.uint8)
+        if len(content) != end - start:
+            raise ConfigError(f"data.files: {path} has changed while it was read.")
+        data[start:end] = content
+    return data

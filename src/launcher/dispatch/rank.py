@@ -24,13 +24,18 @@ CLOSING = 10.0
 """Seconds that a failed rank may take to exit."""
 
 
-def main() -> None:
+def begin_as_child() -> None:
+    """Set up a process that another command of ours has started: its signals, its parent, the user's modules."""
     signals.install()
     prepare_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def main() -> None:
+    begin_as_child()
     folder = Path(sys.argv[1])
 
     def write(report: dict[str, Any]) -> None:

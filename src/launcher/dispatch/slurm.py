@@ -2,12 +2,9 @@
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -16,18 +13,15 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
 from launcher.config.resolve import plain_hydra, resolve
+from launcher.dispatch import arrays
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.record import iso
-from launcher.slurm import scheduler, snapshot, submission
+from launcher.slurm import snapshot, submission
 from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds
-from launcher.slurm.submission import JobNote
+from launcher.slurm.size import Size
 from launcher.types import NonNegativeInt, PositiveInt
-
-WRITERS = 8
-"""Run folders are written by this many threads."""
 
 
 class Job(Protocol):
@@ -47,7 +41,9 @@ class SlurmDispatch:
     its run from there (see `launcher.slurm.requeue`).
 
     Args:
-        nodes: nodes per run.
+        nodes: nodes per run; 1-4: as many as SLURM has, at each start.
+        no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a spare.
+        spares: nodes that the job has besides, and does not use until a node is lost.
         gpus_per_node: 0: the run uses CPUs.
         tasks_per_node: ranks per node; null: one per GPU, or one without GPUs.
         cpus_per_task: null: the cluster's default.
@@ -73,7 +69,9 @@ class SlurmDispatch:
         python: interpreter on the nodes; null: this one.
     """
 
-    nodes: PositiveInt = 1
+    nodes: PositiveInt | str = 1
+    no_kill: bool = False
+    spares: NonNegativeInt = 0
     gpus_per_node: NonNegativeInt = 0
     tasks_per_node: PositiveInt | None = None
     cpus_per_task: PositiveInt | None = None
@@ -116,13 +114,16 @@ class SlurmDispatch:
         if SIGNAL.fullmatch(signal) is None:
             raise ConfigError(f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120.")
 
+    @property
+    def size(self) -> Size:
+        ranks = self.tasks_per_node or self.gpus_per_node or 1
+        return Size.of(self.nodes, ranks, self.no_kill, self.spares)
+
     def flags(self) -> dict[str, Any]:
         """Flags of sbatch by their long names; None: not given."""
         return {
-            "nodes": self.nodes,
-            "ntasks-per-node": self.tasks_per_node or self.gpus_per_node or 1,
+            **self.size.flags(self.cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
-            "cpus-per-task": self.cpus_per_task,
             "mem": self.mem,
             "time": self.time,
             "partition": self.partition,
@@ -197,26 +198,43 @@ class SlurmDispatch:
             runs.append(run)
         self._submit(runs, snapshot)
 
-    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigError: nothing can be submitted from here.
+        """
         import_submitit()
         if "RANK" in os.environ:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside a job."
             )
+
+    def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
+        """Submit the runs that are not completed, running or queued, and return them.
+
+        Args:
+            code: the folder of a snapshot; None: make one if the configuration asks for it.
+        Raises:
+            ConfigError: they cannot be submitted.
+        """
+        with ExitStack() as locks:
+            for outputs in sorted({run.outputs for run in runs}):
+                locks.enter_context(submission.one_at_a_time(outputs))
+            self._look_up(runs)
+            due = [run for run in runs if run.skipped is None]
+            if due:
+                self._hand_over(due, code)
+        return due
+
+    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
+        self.check()
         if self.dry_run:
             self._look_up(runs)
             self._show([run for run in runs if run.skipped is None] or runs)
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         before = signals.install()
         try:
-            with ExitStack() as locks:
-                for outputs in sorted({run.outputs for run in runs}):
-                    locks.enter_context(submission.one_at_a_time(outputs))
-                self._look_up(runs)
-                due = [run for run in runs if run.skipped is None]
-                if due:
-                    self._hand_over(due, code)
-            report(runs, due)
+            report(runs, self.submit(runs, code))
             if self.wait:
                 from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
 
@@ -226,28 +244,23 @@ class SlurmDispatch:
             signals.restore(before)
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
 
-    def _look_up(self, runs: list[SubmittedRun]) -> None:
+    def _look_up(self, runs: Sequence[SubmittedRun]) -> None:
         """Note which runs are completed, running or queued."""
-        queue = scheduler.queue(run.folder.path / submission.JOB_NOTE for run in runs)
-        if queue is None:
-            raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
+        queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
             run.skipped = submission.why_skipped(run.folder, queue)
 
     def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
-        """Submit the arrays, one after the other. A signal ends it between two of them.
-
-        Args:
-            code: the folder of a snapshot; None: make one if the configuration asks for it.
-        """
+        """Submit the arrays, one after the other. A signal ends it between two of them."""
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due[0], [] if code is None else snapshot.lines(code))
-            for part, chunk in enumerate(self._chunks(due)):
+            for part, chunk in enumerate(arrays.chunks(due)):
                 signals.check()
-                self._submit_array(script, chunk, folder / f"job-{part}.sh", len(due), code)
+                parallelism = arrays.share(self.array_parallelism, len(chunk), len(due))
+                arrays.submit(script, chunk, folder / f"job-{part}.sh", len(due) > 1, parallelism, code)
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:
@@ -256,34 +269,6 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _submit_array(
-        self, script: Script, chunk: list[SubmittedRun], path: Path, total: int, code: Path | None
-    ) -> None:
-        folders = [run.folder for run in chunk]
-        count = len(chunk) if total > 1 else None
-        text = script.text(path, count, self._share(len(chunk), total))
-        now = iso(time.time())
-        notes = [JobNote(str(path), None if count is None else index, now) for index in range(len(chunk))]
-        with submission.undone_on_failure(folders):
-            submission.write_script(path, text, folders)
-            _in_threads(partial(_freeze, code), chunk, notes)
-            job = submission.hand_over(path)
-        for run, note in zip(chunk, notes, strict=True):
-            run.job_id = note.job_id = job if note.task is None else f"{job}_{note.task}"
-        _in_threads(JobNote.write, notes, folders)
-
-    def _chunks(self, due: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
-        """The index of an array must be below MaxArraySize."""
-        most = 1000
-        if len(due) > 1:
-            most = max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
-        for start in range(0, len(due), most):
-            yield due[start : start + most]
-
-    def _share(self, count: int, total: int) -> int | None:
-        """An array's part of `array_parallelism`."""
-        return None if self.array_parallelism is None else max(1, self.array_parallelism * count // total)
-
     def _script(self, run: SubmittedRun, snapshot_lines: list[str]) -> Script:
         script = Script(
             str(run.config["run"]["name"]),
@@ -291,6 +276,7 @@ class SlurmDispatch:
             self.srun_flags(),
             self.prefix(),
             [*self.setup_lines(), *snapshot_lines],
+            size=self.size,
         )
         if self.python is not None:
             script.python = self.python
@@ -300,20 +286,9 @@ class SlurmDispatch:
         script = self._script(runs[0], [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
         count = min(len(runs), 1000) if len(runs) > 1 else None
-        text = script.text(folder / "job-0.sh", count, self._share(len(runs), len(runs)))
+        text = script.text(folder / "job-0.sh", count, self.array_parallelism)
         print(text, flush=True)
         newest = runs[0].folder.checkpoints / "latest"
         size = sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None
         problems = [f"! {sentence}" for sentence in findings(script, text, size)]
         print("\n".join(problems or ["# No problems found."]), flush=True)
-
-
-def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
-    with run.folder.being_written():
-        submission.freeze(run.config, run.hydra, note, code)
-
-
-def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
-    """Call `write` for each run: a shared file system is slow for each."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, *arguments))

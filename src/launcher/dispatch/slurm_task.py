@@ -43,13 +43,13 @@ def main() -> int:
 def is_superseded(folder: Any, script: str | None = None) -> bool:
     """Whether the run belongs to a job of another script: its submission was killed, and repeated before SLURM had
     accepted the job."""
-    from launcher.slurm.submission import JOB_NOTE, JobNote
+    from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:
         return False
     note = JobNote.read(folder)
     if note is None:  # a network file system may fail to read it while the submission replaces it
-        return not (folder.path / JOB_NOTE).exists()
+        return not (folder.path / FROZEN).exists()
     return note.script != script
 
 

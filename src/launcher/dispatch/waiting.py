@@ -10,7 +10,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from launcher.dispatch.submitted_runs import SubmittedRun, result
 from launcher.run import signals
 from launcher.run.logs import console
-from launcher.runs import find, listing
+from launcher.runs import listing
+from launcher.runs.find import join_queue
+from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
 from launcher.slurm import scheduler
 
@@ -39,13 +41,13 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
     missing: dict[str, int] = {}
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            stored = [find.StoredRun.read(run.folder.path) for run in runs]
+            stored = [StoredRun.read(run.folder.path) for run in runs]
             queue = scheduler.queue()
-            find.join_queue(stored, queue)
+            join_queue(stored, queue)
             if sys.stdout.isatty():
                 live.update(_shown(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
-            open_runs = [run for run, state in pairs if _is_open(run, state, queue, missing)]
+            open_runs = [run for run, state in pairs if is_open(run.label, state, queue, missing)]
             if not open_runs:
                 break
             if signals.received():
@@ -60,7 +62,7 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
     return [_result(run, state) for run, state in pairs]
 
 
-def _shown(runs: list[find.StoredRun]) -> "Text":
+def _shown(runs: list[StoredRun]) -> "Text":
     from rich.text import Text
 
     colored = sys.stdout.isatty()
@@ -68,25 +70,29 @@ def _shown(runs: list[find.StoredRun]) -> "Text":
     return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 
-def _is_open(run: SubmittedRun, stored: find.StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
+def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
     """Whether a run may still change. Its record is not final while its job is in the queue, and a job whose node
-    failed (NODE_FAIL) may be about to return to the queue."""
+    failed (NODE_FAIL) may be about to return to the queue.
+
+    Args:
+        missing: how many times in a row each run's job was not in the queue.
+    """
     if stored.state == "completed":
         return False
     if queue is None or stored.job is not None:
-        missing[run.label] = 0
+        missing[label] = 0
         return True
-    missing[run.label] = missing.get(run.label, 0) + 1
-    return missing[run.label] < (1 if stored.state in ENDED else GONE_LOOKS) or stored.state == "running"
+    missing[label] = missing.get(label, 0) + 1
+    return missing[label] < (1 if stored.state in ENDED else GONE_LOOKS) or stored.state == "running"
 
 
-def _result(run: SubmittedRun, stored: find.StoredRun) -> JobReturn:
+def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     if stored.state in ("completed", "paused"):
         return result(run, JobStatus.COMPLETED, newest_metrics(stored))
     reason = (stored.attempts[-1].get("reason") if stored.attempts else None) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
 
 
-def newest_metrics(run: find.StoredRun) -> dict[str, Any]:
+def newest_metrics(run: StoredRun) -> dict[str, Any]:
     """The newest value of each metric, by name."""
     return {key: value for key, (value, _) in run.metrics.items()}

@@ -37,6 +37,12 @@ class TrainState:
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
+    needs_boundary = False
+    """Set by a hook, the same on all ranks: at the next boundary every hook is called, also one that is not due."""
+
+    def is_at_end(self) -> bool:
+        """Whether training ends with the present step."""
+        return self.step >= self.max_steps or self.stop_reason is not None
 
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
@@ -80,6 +86,8 @@ class TrainerView(Protocol):
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
     strategy: Strategy
     data_loader: Any
+    source: Any
+    """The data loader, or what gives its batches and knows its position."""
     hooks: list["BaseHook"]
     step_info: dict[str, Any]
     restored: dict[str, Any] | None
@@ -113,7 +121,7 @@ class TrainerView(Protocol):
 
 
 AT_LAST = 1 << 62
-"""For `called_every`: at the last step alone."""
+"""For `called_every`: only at the last step."""
 
 
 class BaseHook:
@@ -124,7 +132,8 @@ class BaseHook:
 
     def called_every(self, event: str) -> int:
         """How often `on_after_step` and `on_step_boundary` are needed: at the multiples of this step, and in any case
-        where training ends or pauses. They are not called at other steps."""
+        where training ends; `on_step_boundary` also where it pauses or stops on a signal, and after a hook has set
+        `trainer.state.needs_boundary`. They are not called at other steps."""
         return 1
 
     def bind(self, context: RunContext) -> None:

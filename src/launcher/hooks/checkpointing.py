@@ -3,6 +3,7 @@
 import signal
 import time
 from datetime import timedelta
+from math import gcd
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -129,7 +130,10 @@ class CheckpointingHook(BaseHook):
 
     # ------------------------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        if self.best is None or dry_run or not self.best.observe(records):
+        if self.best is None or dry_run:
+            return
+        trainer.state.needs_boundary = True
+        if not self.best.observe(records):
             return
         before, at = self.best.value, self.best.step
         if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
@@ -143,6 +147,9 @@ class CheckpointingHook(BaseHook):
                 trainer.step, self.best.metric, self.best.value,
                 "" if before is None else f" (before: {before:.5g} at step {at})",
             )  # fmt: skip
+
+    def called_every(self, event: str) -> int:
+        return gcd(self.interval.steps, self.retention.keep_interval, *self.retention.keep_steps)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         if self.best is not None:
@@ -163,6 +170,8 @@ class CheckpointingHook(BaseHook):
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """A state whose gradient is not finite may be broken: it must not replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
+        if self._is_postponed:
+            trainer.state.needs_boundary = True
         if not self._is_postponed:
             self._save(trainer, wait)
         elif not was_postponed or wait:

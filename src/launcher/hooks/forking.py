@@ -74,17 +74,22 @@ class Fork:
         own_schedule = None if trainer.lr_scheduler is None else trainer.lr_scheduler.state_dict()
         if before["scheduler"] != now["scheduler"] and own_schedule is not None:
             state["lr_scheduler"] = own_schedule | {"last_epoch": state["step"], "_step_count": state["step"] + 1}
-        if not takes_data and hasattr(trainer.data_loader, "state_dict"):
-            state |= {"data_loader": trainer.data_loader.state_dict(), "epoch": 0}
+        if takes_data:
+            state |= {"data_loader": own_position(state, rank_state)}
+        elif hasattr(trainer.source, "state_dict"):
+            state |= {"data_loader": trainer.source.state_dict(), "epoch": 0}
         trainer.load_training_state(state)
         if takes_optimizer:
             trainer.strategy.load(stored)
         else:
             trainer.strategy.load_weights(Renamed(stored, model_tensors(trainer.model)))
-        if rank_state is not None and takes_data and rank_state.get("data_loader"):
-            trainer.data_loader.load_state_dict(rank_state["data_loader"])
         if is_other or not takes_optimizer:
             _set_groups(trainer, own_groups, own_schedule, saved_schedule)
+
+
+def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
+    """The position of this rank's data loader, where each rank has stored one; else that of rank 0."""
+    return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
 def _parts(config: Path | str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 from launcher.checkpoint.changes import changes_since
 from launcher.hooks.base import AT_LAST, BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
-from launcher.run.record import RunRecord, read_record
+from launcher.run.record import RunRecord
+from launcher.run.record_format import read_record
 
 
 class RecordHook(BaseHook):

@@ -10,9 +10,9 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
-from launcher.hooks.forking import KEY, Fork
+from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.run import ranks
-from launcher.run.record import read_record
+from launcher.run.record_format import read_record
 from launcher.run.rng import fresh_rng
 
 T = TypeVar("T")
@@ -178,14 +178,16 @@ class Resuming:
         if self.is_fork and self.fork is not None:
             self.fork.restore(trainer, stored, mine if same_ranks else None)
         else:
-            trainer.load_training_state(stored.meta["training_state"])
+            state = stored.meta["training_state"]
+            trainer.load_training_state(state | {"data_loader": own_position(state, mine if same_ranks else None)})
             trainer.strategy.load(stored)
-            if same_ranks and mine is not None and mine.get("data_loader"):
-                trainer.data_loader.load_state_dict(mine["data_loader"])
         for hook in trainer.hooks:
             hook.load_tensors(trainer, stored)
-        state = mine or stored.rank_state(0) or {}
-        trainer.restored = {"training_state": stored.meta["training_state"], "hooks": state.get("hooks", {})}
+        rank_state = mine or stored.rank_state(0) or {}
+        trainer.restored = {
+            "training_state": stored.meta["training_state"],
+            "hooks": rank_state.get("hooks", {}),
+        }
         if mine is None:
             trainer.resumed_rng = fresh_rng(trainer.step)
             return

@@ -13,8 +13,8 @@ from launcher.hooks.records import key_average, to_numbers
 from launcher.run import ranks
 from launcher.types import PositiveInt
 
-MEASURED = "measured"
-"""The key of `step_info` with its values on the host."""
+MEASURED, MEANS = "measured", "means"
+"""The keys of `step_info` with its values on the host, and with means over the steps up to it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class StatsHook(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
-        if trainer.step % self.interval == 0 or trainer.is_last_step:
+        state = trainer.state
+        if state.step % self.interval == 0 or state.is_at_end():
             self._report(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
@@ -72,23 +73,8 @@ class StatsHook(BaseHook):
         return AT_LAST if event == "on_step_boundary" else 1
 
     def _mean(self) -> Stats:
-        steps = measured(self._steps)
-        count, losses = len(steps), [step.loss for step in steps]
-        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
-        memory = [step.memory for step in steps if step.memory is not None]
-        unexplained = sum(
-            not math.isfinite(loss) and math.isfinite(norm)
-            for loss, norm in zip(losses, norms or [0.0] * len(losses), strict=False)
-        )
-        values: dict[str, Any] = {
-            "loss": sum(losses) / len(losses),
-            "grad_norm": sum(norms) / len(norms) if norms else None,
-            "step_time": sum(step.step_time for step in steps) / count,
-            "data_time": sum(step.data_time for step in steps) / count,
-            "retries": sum(step.retries for step in steps) / count,
-            "memory": max(memory) if memory else None,
-            "records": key_average([step.records for step in steps if step.records is not None]),
-        }
+        values, count = means(self._steps), len(self._steps)
+        unexplained = values["unexplained"]
         if self.sync and ranks.world_size() > 1:
             values = _over_ranks(ranks.all_gather(values))
         return Stats(
@@ -139,13 +125,43 @@ def measured(steps: Sequence[dict[str, Any]]) -> list[Measured]:
     norms = iter(_numbers([info["grad_norm"] for info in new if info["grad_norm"] is not None]))
     for info, loss in zip(new, means, strict=True):
         # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
-        records = to_numbers(_mean_records(info["records"])) if info["records"] else None
+        records = to_numbers(_mean_records(info["records"])) if any(info["records"]) else None
         norm = None if info["grad_norm"] is None else next(norms)
         info[MEASURED] = Measured(
             loss, norm, records, info["step_time"], sum(info["data_time"]), info["non_finite_grad_retry_count"],
             info.get("max_memory"),
         )  # fmt: skip
     return [info[MEASURED] for info in steps]
+
+
+def means(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of consecutive steps. Another hook that asks for the same steps gets the same dict."""
+    by_count = infos[-1].setdefault(MEANS, {})
+    if len(infos) not in by_count:
+        by_count[len(infos)] = _means(measured(infos))
+    return by_count[len(infos)]
+
+
+def _means(steps: Sequence[Measured]) -> dict[str, Any]:
+    count, losses = len(steps), [step.loss for step in steps]
+    norms = [step.grad_norm for step in steps if step.grad_norm is not None]
+    memory = [step.memory for step in steps if step.memory is not None]
+    total = sum(losses)
+    return {
+        "loss": total / count,
+        "grad_norm": sum(norms) / len(norms) if norms else None,
+        "step_time": sum([step.step_time for step in steps]) / count,
+        "data_time": sum([step.data_time for step in steps]) / count,
+        "retries": sum([step.retries for step in steps]) / count,
+        "memory": max(memory) if memory else None,
+        "records": key_average([step.records for step in steps if step.records]),
+        "unexplained": 0 if math.isfinite(total) else _unexplained(losses, norms),
+    }
+
+
+def _unexplained(losses: list[float], norms: list[float]) -> int:
+    pairs = zip(losses, norms or [0.0] * len(losses), strict=False)
+    return sum(not math.isfinite(loss) and math.isfinite(norm) for loss, norm in pairs)
 
 
 def _mean_records(records: list[Records]) -> Records:

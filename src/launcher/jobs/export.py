@@ -1,5 +1,7 @@
 """job=export: a run's weights for others, as `export/model.safetensors`."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -17,9 +19,11 @@ from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
+from launcher.strategies.weights import EXTRA
 from launcher.train.build import logger
 
 WEIGHTS = "model.safetensors"
+SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -30,6 +34,7 @@ class ExportJob:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
         weights: `ema`, or `ema/0.999` of several: the average that `hooks.ema` keeps; None: the weights themselves.
         dtype: convert floating-point tensors; None: as they are.
+        max_shard_size: a larger Hugging Face model is written in several files.
     """
 
     def __init__(
@@ -37,8 +42,13 @@ class ExportJob:
         checkpoint: str | int = "latest",
         weights: str | None = None,
         dtype: Literal["fp32", "bf16", "fp16"] | None = None,
+        max_shard_size: str = "5GB",
     ):
-        self.checkpoint, self.weights, self.dtype = checkpoint, weights, dtype
+        if not SIZE.fullmatch(max_shard_size):
+            raise ConfigError(
+                f"job.max_shard_size={max_shard_size}: should be a size of files; e.g. job.max_shard_size=5GB."
+            )
+        self.checkpoint, self.weights, self.dtype, self.max_shard_size = checkpoint, weights, dtype, max_shard_size
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
@@ -72,17 +82,31 @@ class ExportJob:
         text = own.read_text() if own.exists() else resolved_yaml(config)
         with folder.being_written():
             folder.export.mkdir(exist_ok=True)
-            target = write_model(folder.export, OmegaConf.to_container(model), tensors)
+            settings, extra = OmegaConf.to_container(model), stored.meta.get(EXTRA, {})
+            target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size)
+            if written != settings:
+                exported = OmegaConf.create(text)
+                exported.model = written
+                text = OmegaConf.to_yaml(exported)
             replace_file(folder.export / "config.yaml", text.encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}
 
 
-def write_model(folder: Path, model: Any, tensors: dict[str, Any]) -> Path:
-    """Write the weights; a model with `write_export` decides on the files. Returns the file, or the folder of several.
+def write_model(
+    folder: Path,
+    model: Any,
+    tensors: dict[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    max_shard_size: str = "5GB",
+) -> tuple[Path, Any]:
+    """Write the weights; a model with `write_export` decides on the files.
 
     Args:
         model: the node `model` of the configuration, resolved.
+        extra: the extra state of its modules, by their names.
+    Returns:
+        The file, or the folder of several; and the node with which the model takes the written weights.
     """
     try:
         own = getattr(get_object(str(model.get("_target_"))), "write_export", None)
@@ -92,10 +116,10 @@ def write_model(folder: Path, model: Any, tensors: dict[str, Any]) -> Path:
     if own is None:
         with replacing(target) as temporary:
             write_tensors(temporary, tensors)
-        return target
+        return target, model
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
-        own(settings, tensors, Path(temporary_folder))
+        settings = own(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
         for file in files:
             fsync_file(file)
@@ -106,4 +130,4 @@ def write_model(folder: Path, model: Any, tensors: dict[str, Any]) -> Path:
         if old.name not in {file.name for file in files}:
             old.unlink()  # shards of an earlier export
     fsync_folder(folder)
-    return target if target.exists() else folder
+    return target if target.exists() else folder, {"_target_": model["_target_"], **settings}

@@ -1,6 +1,7 @@
 """The interface of a model: what the trainer, the strategies and the optimizers call."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 Records = dict[str, torch.Tensor | float]
+TokenBatch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
 
 
 class Model(nn.Module, ABC):
@@ -59,6 +61,22 @@ class Model(nn.Module, ABC):
 
 IGNORED = -100
 """The target value that is left out of losses and metrics."""
+
+
+def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(input, target), each [B, T]: of a mapping its `input_ids`, and its `labels` one token further on."""
+    if not isinstance(batch, Mapping):
+        return batch
+    return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+
+
+def same_document(batch: TokenBatch) -> torch.Tensor | None:
+    """Which earlier tokens each token may see, bool [B, 1, T, T]: its document starts where `position_ids` is 0. None:
+    all of them."""
+    if not isinstance(batch, Mapping) or "position_ids" not in batch:
+        return None
+    document = (batch["position_ids"] == 0).cumsum(1)
+    return (document[:, None, :, None] == document[:, None, None, :]).tril()
 
 
 def count_targets(target: torch.Tensor) -> torch.Tensor:

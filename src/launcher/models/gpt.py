@@ -7,7 +7,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.base import (
+    Model,
+    Records,
+    TokenBatch,
+    accuracy,
+    count_targets,
+    cross_entropy,
+    next_tokens,
+    outputs,
+    same_document,
+)
 from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
@@ -90,28 +100,31 @@ class GPT(Model):
                 f"model.num_kv_heads={_nearest_divisor(num_kv_heads, num_heads)}."
             )
 
-    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+    def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
         """Mean cross entropy in nats per token.
 
         Args:
             batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens; targets of -100 do
-                not count.
+                not count. Or a mapping with `input_ids` and `labels`, both [B, T]; with `position_ids` that start at 0
+                for each of several documents, which then do not see each other.
         Returns:
             The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
         """
-        input, target = batch
-        logits = self.logits(input)
+        input, target = next_tokens(batch)
+        logits = self.logits(input, same_document(batch))
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         if self.training:
             return loss, {}
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
-    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return count_targets(batch[1])
+    def num_targets(self, batch: TokenBatch) -> Tensor:
+        return count_targets(next_tokens(batch)[1])
 
-    def logits(self, input: Tensor) -> Tensor:
+    def logits(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
+        Args:
+            mask: what each token may see, bool [B, 1, T, T]; None: all earlier tokens.
         Raises:
             ValueError: T is more than seq_len.
         """
@@ -121,7 +134,7 @@ class GPT(Model):
         cos, sin = self.cos[:length], self.sin[:length]
         x = F.dropout(self.embedding(input), self.dropout, self.training)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, mask)
         return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
 
     @torch.no_grad()
@@ -155,8 +168,8 @@ class Block(nn.Module):
         self.ffn_norm = nn.RMSNorm(dim, eps=norm_eps)
         self.ffn = SwiGLU(dim, ffn_dim)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + F.dropout(self.attention(self.attention_norm(x), cos, sin), self.dropout, self.training)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + F.dropout(self.attention(self.attention_norm(x), cos, sin, mask), self.dropout, self.training)
         return x + F.dropout(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
     def init_weights(self, std: float, residual_std: float) -> None:
@@ -181,15 +194,16 @@ class Attention(nn.Module):
         self.v = nn.Linear(dim, num_kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, T, dim], cos and sin [T, head_dim] -> [B, T, dim]."""
         heads = (*x.shape[:2], -1, self.head_dim)
         q = rotate(self.q(x).view(heads).transpose(1, 2), cos, sin)
         k = rotate(self.k(x).view(heads).transpose(1, 2), cos, sin)
         v = self.v(x).view(heads).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True, enable_gqa=self.grouped
-        )
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=mask is None,
+            enable_gqa=self.grouped,
+        )  # fmt: skip
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 

@@ -1,71 +1,91 @@
-"""Causal language models of Hugging Face transformers (the extra `huggingface`), from a configuration or pretrained."""
+"""Models of Hugging Face transformers (the extra `huggingface`), from a configuration or pretrained."""
 
-import difflib
-import logging
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
+from launcher.models import transformers_models
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.lora import FrozenWeights, Lora
 from launcher.models.supervised import longest_list
 from launcher.types import PositiveInt
 
-logger = logging.getLogger("launcher")
+Batch = tuple[Tensor, Tensor] | Mapping[str, Tensor]
+WRITES_TEXT = ("causal_lm", "seq2seq_lm")
 
 
-class HuggingFaceCausalLM(Model):
-    """Any model that `AutoModelForCausalLM` knows, trained with our loss on our batches.
+class HuggingFaceModel(Model):
+    """Any model of transformers for one of these tasks.
+
+    A batch is a mapping with `labels`, and the loss the model's own (`model(**batch).loss`); or a tuple: `(input, next
+    tokens)` for task causal_lm, `(input, labels)` for the others. Labels of -100 do not count.
 
     Args:
+        task: the kind of model: AutoModelForCausalLM, AutoModelForSequenceClassification, ...
+        pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
+        config: without `pretrained` a model to build with new weights: `model_type` and arguments of its configuration
+            class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`: settings to change, e.g. {attn_pdrop: 0}.
         vocab_size: number of token values in the data; also the size of a model built from a `config` without one.
         seq_len: longest input of the data; refused if the model does not support it.
-        pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
-        config: a model to build with new weights: `model_type` and arguments of its configuration class, e.g.
-            {model_type: gpt2, n_layer: 2}. Exactly one of `pretrained` and `config` is set.
+        num_labels: classes of a classifier. If a pretrained one has another number, its last layer is new.
+        lora: train adapters instead of all weights; with `pretrained` only.
         gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
     Raises:
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
             fit the model.
     """
 
-    is_language_model = True
-
     def __init__(
         self,
-        vocab_size: PositiveInt,
-        seq_len: PositiveInt | None = None,
+        task: Literal[
+            "causal_lm", "masked_lm", "seq2seq_lm", "sequence_classification", "token_classification",
+            "image_classification",
+        ] = "causal_lm",
         pretrained: str | None = None,
         config: dict[str, Any] | None = None,
+        vocab_size: PositiveInt | None = None,
+        seq_len: PositiveInt | None = None,
+        num_labels: PositiveInt | None = None,
+        lora: Lora | None = None,
         gradient_checkpointing: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__()
-        if (pretrained is None) == (config is None):
-            raise ConfigError(
-                "model.pretrained: needs a folder or a name, e.g. model.pretrained=gpt2, or model.config a model_type; "
-                "one of the two, and not both."
-            )
-        self.model: Any = (
-            _from_pretrained(str(pretrained)) if config is None else _from_config(_plain(config), vocab_size)
-        )
-        self.has_pretrained_weights = config is None
+        self.task, self.has_pretrained_weights = task, pretrained is not None
+        self.is_language_model = task in WRITES_TEXT
+        labels = num_labels if task.endswith("classification") else None
+        self.model: Any
+        if pretrained is None:
+            if config is None:
+                raise ConfigError(
+                    "model.pretrained: needs a folder or a name, e.g. model.pretrained=gpt2, or model.config a "
+                    "model_type for new weights."
+                )
+            self.model = transformers_models.from_config(task, transformers_models.plain(config), vocab_size, labels)
+        else:
+            self.model = transformers_models.from_pretrained(task, str(pretrained), _changes(config), labels)
         self._check_data(vocab_size, seq_len)
         if gradient_checkpointing:
             # re-entrant checkpointing loses gradients under DDP and FSDP
             enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
+        if lora is not None and lora.r:
+            if pretrained is None:
+                raise ConfigError(f"model.lora.r={lora.r}: adapters need a pretrained model; set model.pretrained.")
+            with torch.device("cpu"):
+                self.model = lora.apply(self.model)
+            self.frozen = FrozenWeights(self, str(pretrained))
 
-    def _check_data(self, vocab_size: int, seq_len: int | None) -> None:
+    def _check_data(self, vocab_size: int | None, seq_len: int | None) -> None:
         settings = self.model.config
-        if vocab_size > settings.vocab_size:
+        known = getattr(settings, "vocab_size", None)
+        if vocab_size is not None and known is not None and vocab_size > known:
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: the model has only {settings.vocab_size} token values; use data "
-                "written with its own tokenizer."
+                f"model.vocab_size={vocab_size}: the model has only {known} token values; use data written with its "
+                "own tokenizer."
             )
         longest = getattr(settings, "max_position_embeddings", None)
         if seq_len is not None and longest is not None and seq_len > longest:
@@ -73,28 +93,61 @@ class HuggingFaceCausalLM(Model):
                 f"model.seq_len={seq_len}: the model reads at most {longest} tokens; e.g. data.seq_len={longest}."
             )
 
-    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
-        """Mean cross entropy in nats per token.
+    def forward(self, batch: Batch) -> tuple[Tensor, Records]:
+        """The mean loss over the labels that count.
 
-        Args:
-            batch: input [B, T] int64 and target [B, T] int64, the next tokens; targets of -100 do not count.
         Returns:
-            The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
+            The loss; `accuracy` of a classifier, and of the others in evaluation; `logits` and `targets` in evaluation.
         """
+        if isinstance(batch, Mapping):
+            return self._own_loss(batch)
         input, target = batch
+        if self.task != "causal_lm":
+            return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         if self.training:
             return loss, {}
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
+    def _own_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Records]:
+        labels = batch.get("labels")
+        if labels is None:
+            keys = ", ".join(map(str, batch)) or "nothing"
+            raise ConfigError(f"data: a batch for model.task={self.task} needs `labels`; this one has {keys}.")
+        count = self.num_targets(batch)
+        # transformers divides by the number of labels: without any, the loss would be NaN
+        some = labels.masked_fill(count == 0, 0)
+        result = self.model(**{**batch, "labels": some}, **self._options())
+        loss = result.loss * (count > 0)
+        if self.training and not self.task.endswith("classification"):
+            return loss, {}
+        logits, target = result.logits, labels
+        if self.task == "causal_lm":
+            logits, target = logits[:, :-1], labels[:, 1:]
+        if not target.is_floating_point():
+            return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+        if self.model.config.problem_type == "multi_label_classification":
+            correct = ((logits.detach() > 0) == (target > 0.5)).float()
+            return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
+        return loss, outputs(self, logits.squeeze(-1), target)
+
+    def _options(self) -> dict[str, Any]:
+        return {"use_cache": False} if self.task in WRITES_TEXT else {}
+
     def logits(self, input: Tensor) -> Tensor:
-        """input [B, T] int64 -> scores of the next token [B, T, vocabulary]."""
-        scores: Tensor = self.model(input_ids=input, use_cache=False).logits
+        """Scores of an input without labels: of the next token [B, T, vocabulary], or of the classes."""
+        scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
         return scores
 
-    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return count_targets(batch[1])
+    def num_targets(self, batch: Batch) -> Tensor:
+        if not isinstance(batch, Mapping):
+            labels = batch[1]
+        else:
+            labels = batch.get("labels", torch.empty(0))
+            if self.task == "causal_lm":
+                labels = labels[:, 1:]  # the first token is not predicted
+        return torch.tensor(labels.numel()) if labels.is_floating_point() else count_targets(labels)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -108,114 +161,71 @@ class HuggingFaceCausalLM(Model):
         self.model.init_weights()
 
     @classmethod
-    def write_export(cls, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> None:
-        """Write what `AutoModelForCausalLM.from_pretrained(folder)` reads: configuration, weights under the names of
-        transformers, and the tokenizer of a pretrained model.
+    def write_export(
+        cls,
+        settings: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        extra: Mapping[str, Any],
+        folder: Path,
+        max_shard_size: str,
+    ) -> dict[str, Any]:
+        """Write what `from_pretrained(folder)` of transformers reads: configuration, weights under the names of
+        transformers, adapters merged, and the tokenizer of a pretrained model.
 
         Args:
             settings: this class's arguments, as the run had them.
             tensors: this module's, by name.
+            extra: this module's extra state, by the name of the submodule.
+            max_shard_size: of a file, e.g. 5GB.
+        Returns:
+            The arguments with which this class takes the written weights.
         """
-        pretrained = settings.get("pretrained")
-        with torch.device("meta"):
-            model = (
-                _from_config(_plain(settings["config"]), settings["vocab_size"])
-                if pretrained is None
-                else _from_settings(str(pretrained))
-            )
-        model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
-        own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-        model.save_pretrained(str(folder), state_dict=own)
+        pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
+        dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        if lora.r:
+            whole = cls(**{**settings, "lora": lora})
+            whole.frozen.set_extra_state(extra["frozen"])
+            whole.load_state_dict(dict(tensors), strict=False)
+            whole.model.merge_and_unload().to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size)
+        else:
+            with torch.device("meta"):
+                model = _without_weights(settings)
+            model.to(dtype)
+            own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+            model.save_pretrained(str(folder), state_dict=own, max_shard_size=max_shard_size)
         if pretrained is not None:
-            _copy_tokenizer(str(pretrained), folder)
+            transformers_models.copy_tokenizer(str(pretrained), folder)
+        return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """The decoder layers."""
+        """The layers that transformers does not divide."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)
 
 
-def _from_config(settings: dict[str, Any], vocab_size: int) -> Any:
-    transformers = _transformers()
-    model_type = settings.pop("model_type", None)
-    known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if model_type not in known:
+def _without_weights(settings: Mapping[str, Any]) -> Any:
+    task = settings.get("task", "causal_lm")
+    labels = settings.get("num_labels") if task.endswith("classification") else None
+    if settings.get("pretrained") is None:
+        config = transformers_models.plain(settings["config"])
+        return transformers_models.from_config(task, config, settings.get("vocab_size"), labels)
+    name = str(settings["pretrained"])
+    return transformers_models.from_stored_config(task, name, _changes(settings.get("config")), labels)
+
+
+def _changes(config: Any) -> dict[str, Any]:
+    """Settings of a pretrained model that differ from its stored ones."""
+    changes = {} if config is None else transformers_models.plain(config)
+    if "model_type" in changes:
         raise ConfigError(
-            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no such causal "
-            f"language model{_hint(str(model_type), known)}; e.g. model.config.model_type=gpt2."
+            "model.pretrained: model.config.model_type is set too, and pretrained weights have their own architecture, "
+            "so it should be one of the two and not both; use model=pretrained."
         )
-    default = transformers.AutoConfig.for_model(model_type)
-    names = {*default.to_dict(), *default.attribute_map}
-    for key in settings:
-        if key not in names:
-            raise ConfigError(f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}.")
-    settings.setdefault("vocab_size", vocab_size)
-    try:
-        config = transformers.AutoConfig.for_model(model_type, **settings)
-        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the constructor alone.
-        with torch.device("cpu") if int(transformers.__version__.split(".")[0]) < 5 else nullcontext():
-            return transformers.AutoModelForCausalLM.from_config(config)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"model.config: {model_type} cannot be built from it: {_first_line(error)}.") from error
+    return changes
 
 
-def _from_pretrained(name: str) -> Any:
-    transformers = _transformers()
-    where = Path(name).expanduser()
-    if not where.exists() and (where.is_absolute() or name.startswith(".")):
-        raise ConfigError(f"model.pretrained={name}: there is no such folder.")
-    try:
-        with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
-            model = transformers.AutoModelForCausalLM.from_pretrained(_place(name))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
-    return model.float().train()  # float32, whatever the file has: `precision` chooses the compute dtype
-
-
-def _from_settings(name: str) -> Any:
-    """The model of a pretrained one's configuration, with new weights."""
-    transformers = _transformers()
-    try:
-        return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(_place(name)))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.pretrained={name}: cannot be loaded: {_first_line(error)}.") from error
-
-
-def _copy_tokenizer(name: str, folder: Path) -> None:
-    try:
-        _transformers().AutoTokenizer.from_pretrained(_place(name)).save_pretrained(str(folder))
-    except Exception as error:  # of many kinds: no tokenizer there, or one that needs another package
-        logger.warning("The export has no tokenizer: %s.", _first_line(error))
-
-
-def _place(name: str) -> str:
-    """A folder, or a name on the hub."""
-    folder = Path(name).expanduser()
-    return str(folder) if folder.exists() else name
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-        import transformers.models.auto.modeling_auto  # transformers imports its submodules lazily
-    except ImportError as error:
-        raise ConfigError(
-            "model=huggingface: needs the package transformers; pip install 'torch-launcher[huggingface]'."
-        ) from error
-    return transformers
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    if OmegaConf.is_config(config):
-        config = OmegaConf.to_container(config, resolve=True)
-    return dict(config) if isinstance(config, Mapping) else {"model_type": config}
-
-
-def _hint(name: str, choices: Any) -> str:
-    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
-    return f", did you mean {near[0]}" if near else ""
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+def _lora(node: Any) -> Lora:
+    if node is None or isinstance(node, Lora):
+        return node or Lora()
+    return Lora(**{key: value for key, value in node.items() if key != "_target_"})

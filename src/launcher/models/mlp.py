@@ -5,7 +5,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.errors import ConfigError
-from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.base import (
+    Model,
+    Records,
+    TokenBatch,
+    accuracy,
+    count_targets,
+    cross_entropy,
+    next_tokens,
+    outputs,
+)
 from launcher.types import PositiveInt, UnitInterval
 
 
@@ -66,7 +75,7 @@ class MLP(Model):
                 "data=text or data=digits."
             )
 
-    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+    def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
         """Mean cross entropy in nats.
 
         Args:
@@ -75,13 +84,13 @@ class MLP(Model):
         Returns:
             The loss, and the record `accuracy`; in evaluation also `logits` and `targets`.
         """
-        input, target = batch
+        input, target = next_tokens(batch)
         logits = self.logits(input)
         loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
-    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return count_targets(batch[1])
+    def num_targets(self, batch: TokenBatch) -> Tensor:
+        return count_targets(next_tokens(batch)[1])
 
     def logits(self, input: Tensor) -> Tensor:
         """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size]."""

@@ -1,6 +1,7 @@
-"""Any module that maps inputs to predictions, with one of three losses."""
+"""Any module that maps inputs to predictions, with one of three losses; or that returns its loss for a dict batch."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +11,8 @@ from launcher.models.base import Model, Records, accuracy, count_targets, cross_
 
 
 class Supervised(Model):
-    """`loss(module(input), target)`, for a module that does not compute its own loss.
+    """`loss(module(input), target)`, for a module that does not compute its own loss. For a batch that is a mapping
+    `module(**batch).loss`, as models of transformers compute it.
 
     Args:
         module: the module; in a configuration, a node with its own `_target_`.
@@ -31,13 +33,15 @@ class Supervised(Model):
         self.module = module
         self.loss = loss
 
-    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Records]:
+    def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
         """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce. In evaluation also `logits` and
         `targets`.
 
         Raises:
             ValueError: predictions and target do not fit each other; broadcasting them would train on nonsense.
         """
+        if isinstance(batch, Mapping):
+            return self._own_loss(batch)
         input, target = batch
         output = self.module(input)
         if self.loss == "cross_entropy":
@@ -58,7 +62,34 @@ class Supervised(Model):
         correct = ((output.detach() > 0) == (target > 0.5)).float()
         return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
 
-    def num_targets(self, batch: tuple[Tensor, Tensor]) -> Tensor | int:
+    def _own_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Records]:
+        count = self.num_targets(batch)
+        targets: Any = batch.get("labels")
+        if isinstance(count, Tensor):  # a mean over no label would be NaN
+            batch = {**batch, "labels": targets.masked_fill(count == 0, 0)}
+        result = self.module(**batch)
+        loss, logits = (
+            result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+            for name in ("loss", "logits")
+        )
+        if loss is None:
+            keys = ", ".join(map(str, batch))
+            raise ConfigError(
+                f"model.module={type(self.module).__name__}: returned no `loss` for a batch of {keys}; return it, or "
+                "use batches (input, target)."
+            )
+        if isinstance(count, Tensor):
+            loss = loss * (count > 0)
+        if logits is None or not isinstance(count, Tensor) or logits.shape[:-1] != targets.shape:
+            return loss, {}
+        records: Records = {"accuracy": accuracy(logits, targets)}
+        return loss, records | outputs(self, logits, targets)
+
+    def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
+        """Of a mapping: its integer `labels` that are not -100."""
+        if isinstance(batch, Mapping):
+            labels = batch.get("labels")
+            return count_targets(labels) if isinstance(labels, Tensor) and not labels.is_floating_point() else None
         return count_targets(batch[1]) if self.loss == "cross_entropy" else batch[1].numel()
 
     def init_weights(self) -> None:

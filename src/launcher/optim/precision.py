@@ -31,12 +31,9 @@ class Precision:
     ):
         self.name = name
         self.dtype = DTYPES[name]
+        self.is_mixed = self.dtype is not torch.float32
         self.init_scale = init_scale
         self.growth_interval = growth_interval
-
-    @property
-    def is_mixed(self) -> bool:
-        return self.dtype is not torch.float32
 
     @property
     def needs_scaler(self) -> bool:

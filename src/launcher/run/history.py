@@ -127,11 +127,24 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode())  # of bytes it would guess the encoding
         except ValueError:
             continue
         if isinstance(row, dict):
             yield row
+
+
+def short_rows(path: Path) -> list[dict[str, Any]] | None:
+    """The lines of a metrics.jsonl that is read as a whole; None for a large one, or none."""
+    try:
+        return list(read_rows(path)) if path.stat().st_size <= SMALL else None
+    except OSError:
+        return None
+
+
+def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    values = [as_number(row.get(metric)) for row in rows]
+    return [value for value in values if value is not None]
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
@@ -139,8 +152,7 @@ def sampled(path: Path, metric: str, count: int) -> list[float]:
     try:
         size = path.stat().st_size
         if size <= SMALL:
-            values = [as_number(row.get(metric)) for row in read_rows(path)]
-            return [value for value in values if value is not None]
+            return values_of(read_rows(path), metric)
         with open(path, "rb") as file:
             return list(_in_places(file, size, metric, count))
     except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.run.folder import RunFolder
 from launcher.run.process import process_space, process_start
 from launcher.run.provenance import slurm_job_id
-from launcher.run.record import iso
+from launcher.run.record_format import iso
 
 SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
 HELD = "is on this run"

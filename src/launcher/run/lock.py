@@ -28,7 +28,7 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import SILENCE, Holder, is_earlier_start, last_beat, read_holder, refusal
-from launcher.run.record import read_record
+from launcher.run.record_format import read_record
 
 BEAT = 5.0  # seconds between two heartbeats
 

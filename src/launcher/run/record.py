@@ -6,20 +6,18 @@ sees half a record and `kill -9` leaves the previous one. A run resumes from its
 
 import json
 import logging
-import math
 import os
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal
 
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
+from launcher.run.record_format import ATTEMPT_TYPES, iso, plain_number, read_record
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 
@@ -45,6 +43,7 @@ class Attempt:
     signal: str | None = None
     exit_code: int | None = None
     reason: str | None = None
+    world_size: int | None = None
 
 
 class RunRecord:
@@ -128,6 +127,7 @@ class RunRecord:
                 pid=os.getpid(),
                 slurm_job_id=slurm_job_id(),
                 start_step=start_step,
+                world_size=world_size,
             )
         )
         self.data.update(
@@ -302,65 +302,3 @@ class RunRecord:
 
     def _time(self) -> str:
         return iso(self.clock())
-
-
-STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
-OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
-RECORD_TYPES: dict[str, Any] = {
-    "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
-    "world_size": OPTIONAL_INT,
-    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
-    "best": (dict, NoneType), "forked_from": (dict, NoneType), "attempts": list,
-}  # fmt: skip
-FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
-BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
-ATTEMPT_TYPES: dict[str, Any] = {
-    "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
-    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
-    "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT,
-}  # fmt: skip
-
-
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A `run.json` as a dictionary.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is not a run record: not JSON, or a value of the wrong type.
-    """
-    try:
-        data = json.loads(Path(path).read_bytes())  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("not a mapping")
-    _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
-    if data.get("state") not in STATES:
-        raise ValueError(f"state is {data['state']!r}")
-    if data.get("best") is not None:
-        _check(data["best"], BEST_TYPES, "best.", every_key=True)
-    if data.get("forked_from") is not None:
-        _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
-    for index, attempt in enumerate(data.get("attempts", [])):
-        _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
-    return data
-
-
-def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
-    """Raises ValueError for a value of another type."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{path.rstrip('.')} is not a mapping")
-    for key in types if every_key else data:
-        if key in types and not isinstance(data.get(key), types[key]):
-            raise ValueError(f"{path}{key} is {data.get(key)!r:.40}")
-
-
-def iso(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def plain_number(value: float) -> float | str:
-    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
-    value = float(value)
-    return value if math.isfinite(value) else str(value)

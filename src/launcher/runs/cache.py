@@ -12,8 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
-FILES = ("run.json", ".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml", "metrics.jsonl", "slurm.json")
+VERSION = 2
+FILES = (
+    "run.json",
+    ".hydra/config.yaml",
+    ".hydra/hydra.yaml",
+    ".hydra/overrides.yaml",
+    "metrics.jsonl",
+    "submission.json",
+)
 """What an entry is read from."""
 KEYS = {"stamp", "record", "values", "choices", "overrides", "curve", "note", "metrics"}
 """What an entry has."""

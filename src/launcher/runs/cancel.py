@@ -9,7 +9,8 @@ from launcher.errors import ConfigError
 from launcher.run.holder import held_here, is_held
 from launcher.run.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
-from launcher.runs.find import StoredRun, ask_queue, find_runs
+from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 
 

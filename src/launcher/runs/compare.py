@@ -11,9 +11,10 @@ from rich.text import Text
 from launcher.errors import ConfigError
 from launcher.run.history import as_number
 from launcher.runs.differences import counts, is_group, not_counted, varying
-from launcher.runs.find import RUN_HELP, StoredRun, find_run
+from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
 from launcher.runs.page import Page
+from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
 """Where a run is stored, which is different for each."""

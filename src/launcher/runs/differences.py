@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from launcher.runs.cache import may_differ
-from launcher.runs.find import StoredRun
+from launcher.runs.stored_run import StoredRun
 
 TAG = "run.tag"
 

@@ -10,7 +10,8 @@ import yaml
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.runs.find import LOADER, StoredRun
+from launcher.runs import saved
+from launcher.runs.stored_run import StoredRun
 
 FIELDS: dict[str, Callable[[StoredRun], Any]] = {
     "id": lambda run: run.id,
@@ -96,7 +97,7 @@ def is_same(left: str, right: str) -> bool:
     if left_number is not None and right_number is not None:
         return left_number == right_number
     try:
-        return bool(yaml.load(left, Loader=LOADER) == yaml.load(right, Loader=LOADER))
+        return bool(saved.load(left) == saved.load(right))
     except yaml.YAMLError:
         return left == right
 

@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
-from launcher.runs.find import RUN_HELP, StoredRun, find_run
+from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.rerun import key_of, quoted, run_command, start_in_place
+from launcher.runs.stored_run import StoredRun
 
 PARTS = ("optimizer", "data")
 NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from", "trainer.pause_at")

@@ -16,8 +16,9 @@ from typing import Any
 from launcher.run.history import BARS, encodable
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
-from launcher.runs.find import StoredRun, ask_queue, find_runs
+from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.format import duration, number, progress, seconds_of
+from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table, terminal_width
 
 COLORS = {

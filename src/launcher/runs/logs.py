@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.runs.find import RUN_HELP, StoredRun, ask_queue, find_run
+from launcher.runs.find import RUN_HELP, ask_queue, find_run
+from launcher.runs.stored_run import StoredRun
 
 PAUSE = 0.3  # seconds between two looks at a growing file
 

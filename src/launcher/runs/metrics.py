@@ -1,6 +1,7 @@
 """The newest value of each metric, read from the end of metrics.jsonl."""
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,15 @@ class Value(NamedTuple):
 
 def newest_metrics(path: Path) -> dict[str, Value]:
     """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file does not exist."""
-    newest: dict[str, Value] = {}
-    for line in last_lines(path):
-        step = line.pop("step", None)
-        newest |= {key: Value(value, step) for key, value in line.items() if "/" in key}
-    return newest
+    return newest_of(last_lines(path))
+
+
+def newest_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+    newest: dict[str, tuple[Any, int | None]] = {}
+    for line in lines:
+        step = line.get("step")
+        newest |= {key: (value, step) for key, value in line.items() if "/" in key}
+    return {key: Value(value, step) for key, (value, step) in newest.items()}
 
 
 def last_lines(path: Path, max_bytes: int = TAIL_BYTES) -> list[dict[str, Any]]:

@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 from launcher.config.direction import direction
 from launcher.config.messages import hint
+from launcher.config.session import BASIC_SWEEPER
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.history import Curve, History
 
-OWN_SWEEPERS = ("hydra_plugins.launcher_dispatch.", "hydra._internal.core_plugins.basic_sweeper.")
+OWN_SWEEPERS = ("hydra_plugins.launcher_dispatch.", BASIC_SWEEPER)
 """They do not look at what a job returns."""
 Which = Literal["best", "last"]
 

@@ -1,4 +1,5 @@
-"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts dotted."""
+"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts dotted. Of a
+hyperparameter search: its history, importances, Pareto front and parallel coordinates."""
 
 import argparse
 import math
@@ -12,8 +13,10 @@ from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.run.history import Curve, is_wide
 from launcher.runs.differences import differences
-from launcher.runs.find import RUN_HELP, StoredRun
+from launcher.runs.find import RUN_HELP
 from launcher.runs.rerun import selected
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.study import StoredStudy, find_study
 
 LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 MOST_POINTS = 4000
@@ -29,7 +32,9 @@ STYLE = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search"
+    )
     parser.add_argument(
         "--metric", metavar="KEY,KEY", default=LOSS, help="a panel for each (default: train/loss with val/loss)"
     )
@@ -46,19 +51,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.smoothing < 1:
         raise ConfigError(f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1.")
+    folder = find_study(arguments.runs[0], arguments.outputs) if len(arguments.runs) == 1 else None
+    if folder is not None:
+        from launcher.runs.study_plot import draw_study
+
+        save(draw_study(StoredStudy.read(folder)), arguments.output or folder / "plot.png")
+        return 0
     named = [run for word in arguments.runs for run in selected(word, arguments.outputs)]
     runs = list({run.folder.path.resolve(): run for run in named}.values())
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
     output = arguments.output or (runs[0].folder.path if len(runs) == 1 else arguments.outputs) / "plot.png"
-    figure = draw(runs, metrics, axis_of(runs, arguments.against, arguments.smoothing), arguments.log)
+    save(draw(runs, metrics, axis_of(runs, arguments.against, arguments.smoothing), arguments.log), output)
+    return 0
+
+
+def save(figure: Any, output: Path) -> None:
+    """
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     check_suffix(figure, output)
     try:
         figure.savefig(output, dpi=150)
     except OSError as error:
         raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
     print(output)
-    return 0
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:

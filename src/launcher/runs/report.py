@@ -1,4 +1,5 @@
-"""Write a report of runs as one HTML file: table, curves, hyperparameters against a metric, attempts."""
+"""Write a report of runs, or of a hyperparameter search, as one HTML file: table, curves, hyperparameters against a
+metric, attempts; of a search also its history, the importance of each parameter and the Pareto front."""
 
 import argparse
 import html
@@ -17,9 +18,12 @@ from launcher.run.files import replace_file
 from launcher.run.history import evenly, is_wide
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
-from launcher.runs.find import StoredRun, ask_queue, find_runs
+from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.format import seconds_of
+from launcher.runs.saved import written
 from launcher.runs.show import forked_from
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.study import StoredStudy, find_study
 
 LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
@@ -29,26 +33,41 @@ AXES = ("step", "time", "samples")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
+    parser.add_argument("words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search")
     parser.add_argument("--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: report.html in the runs' folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="default: report.html in the folder of runs or search"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     plotly = plotly_source()
+    folder = find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
+    if folder is not None:
+        data = study_data(StoredStudy.read(folder), arguments.metric)
+    else:
+        data = report_data(selected_runs(arguments), arguments.metric)
+    output = arguments.output or (folder or arguments.outputs) / "report.html"
+    try:
+        replace_file(output, page(data, plotly).encode())
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
+    print(output)
+    return 0
+
+
+def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
+    """
+    Raises:
+        ConfigError: there are none.
+    """
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = [run for run in select(runs, arguments.words) if run.record]
     if not runs:
         suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
         raise ConfigError(f"There are no runs in {arguments.outputs}{suffix}.")
-    output = arguments.output or arguments.outputs / "report.html"
-    try:
-        replace_file(output, page(report_data(runs, arguments.metric), plotly).encode())
-    except OSError as error:
-        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
-    print(output)
-    return 0
+    return runs
 
 
 def plotly_source() -> str:
@@ -69,6 +88,8 @@ def page(data: dict[str, Any], plotly: str) -> str:
     """The HTML file. No text of a user can end the script that holds the data: `<` is escaped there."""
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
+    if "study" in data:
+        title = f"{data['study']['name']}: {len(data['study']['trials'])} trials"
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     template = (resources.files("launcher.runs") / "report.html").read_text(encoding="utf-8")
     head, rest = template.replace("{{title}}", html.escape(title)).split("{{data}}")
@@ -96,6 +117,46 @@ def report_data(runs: Sequence[StoredRun], metric: str | None = None) -> dict[st
         "states": dict(Counter(run.state for run in runs).most_common()),
         "runs": [described(run, row, metrics, most) for run, row in zip(runs, rows, strict=True)],
     }
+
+
+def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
+    """
+    Raises:
+        ConfigError: no trial has logged anything, or none the metric.
+    """
+    runs = study.runs
+    ask_queue(runs)
+    logged = {name for run in runs for name in run.history.metrics}
+    if not logged:
+        raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
+    data = report_data(runs, metric or (study.objectives[0] if study.objectives[0] in logged else None))
+    if metric is None:
+        data["mode"] = study.mode
+    rows = {trial.run.label: typed(trial.params) for trial in study.trials if trial.run is not None}
+    data["parameters"] = parameters(list(rows.values()))
+    for run, described_run in zip(runs, data["runs"], strict=True):
+        described_run["parameters"] = rows[run.label]
+    trials = [
+        {"number": trial.number, "state": trial.state, "run": None if trial.run is None else trial.run.id,
+         "values": [rounded(value) for value in trial.values], "params": trial.params}
+        for trial in study.trials
+    ]  # fmt: skip
+    return data | {
+        "study": {
+            "name": study.folder.name,
+            "objectives": study.objectives,
+            "directions": study.directions,
+            "trials": trials,
+            "best": [rounded(value) for value in study.best_so_far()],
+            "front": [trial.number for trial in study.front],
+            "common_step": study.common_step,
+            "importances": [study.importances(index) for index in range(len(study.objectives))],
+        }
+    }
+
+
+def typed(params: dict[str, Any]) -> dict[str, str]:
+    return {key: written(value) for key, value in params.items()}
 
 
 def shown_metrics(runs: Sequence[StoredRun], metric: str | None) -> list[str]:

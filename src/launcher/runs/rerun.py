@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from launcher.errors import ConfigError
 from launcher.runs.filters import is_condition, select
-from launcher.runs.find import RUN_HELP, StoredRun, find_run, find_runs
+from launcher.runs.find import RUN_HELP, find_run, find_runs
+from launcher.runs.stored_run import StoredRun
 
 REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
 """Overrides of the original command line that are replaced, or that a later command must not repeat."""
@@ -61,7 +62,7 @@ def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None =
     Raises:
         ConfigError: the run has no record of its command line.
     """
-    if not (run.folder.hydra / "overrides.yaml").is_file():
+    if run.saved_overrides is None:
         raise ConfigError(
             f"'{run.label}': has no .hydra/overrides.yaml, so its command line is not known; "
             f"run the command itself with run.id={run.id}."

@@ -11,7 +11,7 @@ from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs
 from launcher.runs.filters import FILTER_HELP
-from launcher.runs.find import StoredRun
+from launcher.runs.stored_run import StoredRun
 from launcher.slurm.submission import FROZEN, frozen, frozen_code
 
 RETRIED = ("failed", "preempted", "stale")

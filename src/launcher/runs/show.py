@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.runs.differences import is_group
-from launcher.runs.find import RUN_HELP, StoredRun, find_run
+from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of, size
 from launcher.runs.page import Page
+from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ def forked_from(record: dict[str, Any]) -> str:
 
 def attempts(run: StoredRun) -> Table:
     """Each attempt: when, on which host, which steps, and how it ended."""
-    table = grid("#", "started", "took", "host", "pid", "job", "steps", "outcome", "signal", "exit", "reason")
+    table = grid("#", "started", "took", "host", "pid", "job", "ranks", "steps", "outcome", "signal", "exit", "reason")
     for attempt in run.attempts:
         cells = attempt_cells(attempt, run)
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
@@ -91,6 +92,7 @@ def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
         attempt.get("host"),
         attempt.get("pid"),
         attempt.get("slurm_job_id"),
+        attempt.get("world_size"),
         f"{attempt.get('start_step')} to {end_step}",
         run.state if is_open else attempt.get("outcome"),
         attempt.get("signal"),

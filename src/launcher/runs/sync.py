@@ -10,8 +10,9 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.run.holder import read_holder
-from launcher.runs.find import RUN_HELP, StoredRun, find_runs
+from launcher.runs.find import RUN_HELP, find_runs
 from launcher.runs.rerun import selected
+from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, faults
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, REPLACED, TEMPORARY, CheckpointStore
-from launcher.runs.find import RUN_HELP, StoredRun, find_run
+from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import size
 from launcher.runs.page import Page
+from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

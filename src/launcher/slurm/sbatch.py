@@ -13,9 +13,8 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.slurm import scheduler
+from launcher.slurm.size import Size
 
-GUARD = Path(__file__).with_name("batch.sh")
-"""Shell functions of the script, which are copied beside it."""
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of --signal of sbatch that the run handles; B: would reach the script only."""
 DEFAULT_DELAY = 60
@@ -41,6 +40,7 @@ class Script:
     """Commands around Python, e.g. a container's."""
     setup: list[str] = field(default_factory=list)
     python: str = sys.executable
+    size: Size = field(default_factory=Size)
 
     def command(self, path: Path) -> str:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
@@ -49,9 +49,9 @@ class Script:
         asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a preempted job, or
         records why it failed.
         """
-        shell = 'trap "" TERM USR1 USR2; exec "$@"'
+        shell = f'trap "" TERM USR1 USR2; {self.size.start}'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
-        srun = shlex.join(["srun", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
+        srun = shlex.join(["--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
         return "\n".join(
             [
@@ -60,9 +60,9 @@ class Script:
                 "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
                 f"pythons=({shlex.join(pythons)})",
-                f"source {shlex.quote(str(path.with_name(GUARD.name)))}",
+                *(f"source {shlex.quote(str(path.with_name(file.name)))}" for file in self.size.functions),
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
-                f'guarded {srun} "$run" {shlex.quote(str(path))}',
+                f'{self.size.command()} {srun} "$run" {shlex.quote(str(path))}',
             ]
         )
 

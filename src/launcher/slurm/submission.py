@@ -1,14 +1,14 @@
 """The files of a submission: each run's frozen configuration, and the list that tells a SLURM job its run.
 
-<run folder>/submission.json        the resolved configuration and Hydra's node; the job reads nothing else
-<run folder>/slurm.json             the job of the run: its script, and its id once sbatch has returned it
-<outputs>/.slurm/<submission>/      job-0.sh and runs-0.txt of each array (a run folder per task), batch.sh (their
-                                    functions), the snapshot of the code
+<run folder>/submission.json        all that the job reads: the resolved configuration, Hydra's node, and the
+                                    script of its job
+<outputs>/.slurm/<submission>/      job-0.sh, job-0.id and runs-0.txt of each array (its id, and a run folder per task),
+                                    *.sh (their functions), the snapshot of the code
 <outputs>/.slurm/run.lock           exists while a command submits
 
-slurm.json is written before sbatch is called, and the id is added after it. SLURM's queue lists each job with its
-script, so the jobs of a command that was killed in between are found. A job leaves if its run's slurm.json names
-another script.
+submission.json is written before sbatch is called, and job-0.id after it. SLURM's queue lists each job with its script,
+so the jobs of a command that was killed in between are found. A job leaves if its run's submission.json names another
+script.
 """
 
 import json
@@ -18,13 +18,11 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from launcher.errors import ConfigError
 from launcher.run import signals
@@ -34,14 +32,14 @@ from launcher.run.holder import is_held, read_holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
-from launcher.slurm.sbatch import GUARD, runs_path
+from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
+from launcher.slurm.size import GUARD, NODE_LOSS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FROZEN, JOB_NOTE = "submission.json", "slurm.json"
-DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+FROZEN = "submission.json"
 
 
 @contextmanager
@@ -79,8 +77,8 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
 
 @dataclass
 class JobNote:
-    """`slurm.json`: a run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job,
-    `job_id` is known after that."""
+    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job, `job_id` is
+    known after that."""
 
     script: str
     task: int | None = None
@@ -91,13 +89,20 @@ class JobNote:
     def read(cls, folder: RunFolder) -> "JobNote | None":
         """None: the run was not submitted."""
         try:
-            note = json.loads((folder.path / JOB_NOTE).read_bytes())
-            return cls(**{field.name: note.get(field.name) for field in fields(cls)})
-        except (OSError, ValueError, AttributeError):
+            saved = json.loads((folder.path / FROZEN).read_bytes())["job"]
+            note = cls(**{field.name: saved.get(field.name) for field in fields(cls)})
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
             return None
+        if note.job_id is None and note.script:
+            note.job_id = note.submitted_id()
+        return note
 
-    def write(self, folder: RunFolder) -> None:
-        replace_file(folder.path / JOB_NOTE, json.dumps(asdict(self)).encode() + b"\n")
+    def submitted_id(self) -> str | None:
+        try:
+            job = id_path(Path(self.script)).read_text().strip()
+        except OSError:
+            return None
+        return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
         """Its job, if that has not ended."""
@@ -123,15 +128,9 @@ def freeze(
     """
     folder = RunFolder(config["run"]["dir"])
     folder.create()
-    folder.hydra.mkdir(exist_ok=True)
-    if note is not None:
-        note.write(folder)  # first: a run that is `queued` has a job, or had one
     code = {"cwd": os.getcwd(), "snapshot": None if snapshot is None else str(snapshot)}
-    replace_file(folder.path / FROZEN, json.dumps({"config": config, "hydra": hydra, **code}, default=str).encode())
-    _dump(folder.hydra / "config.yaml", config)
-    if hydra is not None:
-        _dump(folder.hydra / "overrides.yaml", hydra["overrides"]["task"])
-        _dump(folder.hydra / "hydra.yaml", {"hydra": hydra})
+    saved = {"config": config, "hydra": hydra, "job": None if note is None else asdict(note), **code}
+    replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())  # a run that is `queued` has a job
     RunRecord(folder).queue()
     return folder
 
@@ -168,8 +167,16 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
 
 
-def _dump(path: Path, value: Any) -> None:
-    path.write_text(yaml.dump(value, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
+def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
+    """The jobs that have not ended, see `scheduler.queue`.
+
+    Raises:
+        ConfigError: SLURM does not answer.
+    """
+    queue = scheduler.queue(folder.path / FROZEN for folder in folders)
+    if queue is None:
+        raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
+    return queue
 
 
 def why_skipped(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
@@ -189,11 +196,23 @@ def why_skipped(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None
 
 
 def hand_over(script: Path) -> str:
-    """Submit a script; returns the job's id.
+    """Submit a script; returns the job's id, which is written beside it.
 
     Raises:
         ConfigError: SLURM does not have the job; with sbatch's message.
     """
+    job = _submit(script)
+    with suppress(OSError):  # SLURM has the job, and its queue names the script
+        replace_file(id_path(script), f"{job}\n".encode())
+    return job
+
+
+def id_path(script: Path) -> Path:
+    """The file with the id of a script's job."""
+    return script.with_suffix(".id")
+
+
+def _submit(script: Path) -> str:
     try:
         return scheduler.submit(script)
     except SchedulerError as error:
@@ -235,8 +254,7 @@ def _files(folder: RunFolder) -> dict[Path, bytes | None] | None:
     """The bytes of what `freeze` writes; None if the folder is empty."""
     if not folder.path.is_dir() or not any(folder.path.iterdir()):
         return None
-    names = (JOB_NOTE, FROZEN, *(f".hydra/{name}.yaml" for name in ("config", "overrides", "hydra")))
-    paths = [folder.record_path, *(folder.path / name for name in names)]
+    paths = (folder.record_path, folder.path / FROZEN)
     return {path: path.read_bytes() if path.exists() else None for path in paths}
 
 
@@ -263,5 +281,6 @@ def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     """Write a job's script, and the run folders in the order of the array's tasks."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
-    shutil.copyfile(GUARD, script.with_name(GUARD.name))
+    for file in (GUARD, NODE_LOSS):
+        shutil.copyfile(file, script.with_name(file.name))
     runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))

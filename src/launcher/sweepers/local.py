@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,14 +15,28 @@ from launcher.dispatch.gpus import count_gpus
 COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
 
 
+CANCELLED = 256
+"""In place of an exit code: somebody cancelled the trial during the search."""
+
+
 class Runner(Protocol):
     """What trains trials."""
 
+    @property
+    def poll(self) -> float:
+        """Seconds between two looks at the trials."""
+        ...
+
+    def adopt(self, runs: Mapping[int, str]) -> None: ...
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None: ...
+    def describe_start(self, step: int) -> str: ...
+    def flush(self) -> None: ...
     def running(self) -> set[int]: ...
     def ended(self) -> dict[int, int]: ...
+    def phase(self, number: int) -> str: ...
+    def why(self, number: int, code: int) -> str: ...
     def stop(self, numbers: Sequence[int]) -> None: ...
-    def last_lines(self, number: int) -> list[str]: ...
+    def close(self) -> None: ...
 
 
 class LocalRunner:
@@ -31,11 +46,16 @@ class LocalRunner:
         slots: trials at a time, among which the GPUs are divided.
     """
 
+    poll = 0.3
+
     def __init__(self, folder: Path, slots: int):
         self.folder = folder
         self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
         self.slots: list[int | None] = [None] * slots
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def adopt(self, runs: Mapping[int, str]) -> None:
+        """Trials end with their search: there are none."""
 
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
         file, log = self.folder / "jobs" / f"trial-{number:04d}.yaml", self._log(number)
@@ -49,6 +69,12 @@ class LocalRunner:
             self.processes[number] = subprocess.Popen(
                 [*COMMAND, str(file)], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
+
+    def describe_start(self, step: int) -> str:
+        return f"resumes at step {step}" if step else "starts"
+
+    def flush(self) -> None:
+        """`start` has started them."""
 
     def _share(self, slot: int) -> dict[str, str]:
         share = gpu_share(self.gpus, slot, len(self.slots))
@@ -67,12 +93,32 @@ class LocalRunner:
             self.slots[self.slots.index(number)] = None
         return ended
 
+    def phase(self, number: int) -> str:
+        """What a running trial is doing."""
+        return "running"
+
     def stop(self, numbers: Sequence[int]) -> None:
         """Let trials save and end."""
         for number in numbers:
             self.processes[number].terminate()
 
-    def last_lines(self, number: int) -> list[str]:
+    def close(self) -> None:
+        """Let all trials save and end, and wait for them."""
+        self.stop(sorted(self.running()))
+        while self.running():
+            self.ended()
+            time.sleep(0.05)
+
+    def why(self, number: int, code: int) -> str:
+        """Why a trial was refused (2) or failed, if its run does not say: the last line that it printed."""
+        if code < 0:
+            return f"was killed by signal {-code}"
+        lines = [line for line in self._last_lines(number) if line.strip()]
+        if code == 2:
+            return lines[-1] if lines else "refused"
+        return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
+
+    def _last_lines(self, number: int) -> list[str]:
         try:
             return self._log(number).read_text(errors="replace").splitlines()[-20:]
         except OSError:

@@ -1,6 +1,5 @@
-"""What a search leaves: a table, the best parameters, files for others."""
+"""What a search leaves: the best parameters, files for others."""
 
-import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,43 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.table import Table
 
 from launcher.cli.composer import NOT_IN_NAME
 from launcher.config.compositions import is_group, parse
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.runs.format import number as short
-from launcher.runs.page import Page
+from launcher.sweepers.display import MOST_ROWS, print_table
 from launcher.sweepers.search import Search
 from launcher.sweepers.trials import Trial
 
-MOST_ROWS = 20
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
-
-
-def table(search: Search, most: int = MOST_ROWS) -> Table:
-    """The trials, the best one first."""
-    settings = search.settings
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("trial", "state", "step", *settings.objectives, *search.space, "run"):
-        shown.add_column(name, justify="right" if name in ("trial", "step", *settings.objectives) else "left")
-    for trial in ordered(search)[:most]:
-        values = ["-" if math.isnan(value) else short(value) for value in trial.values(settings)]
-        params = [short(value) if isinstance(value, float) else str(value) for value in trial.params.values()]
-        shown.add_row(str(trial.number), trial.status(settings), str(trial.step), *values, *params, trial.run or "-")
-    return shown
-
-
-def ordered(search: Search) -> list[Trial]:
-    sign = -1 if search.settings.maximizes else 1
-
-    def key(trial: Trial) -> tuple[bool, bool, float, int]:
-        value = trial.values(search.settings)[0]
-        is_open = trial.status(search.settings) != "completed"
-        return is_open, math.isnan(value), 0.0 if math.isnan(value) else sign * value, trial.number
-
-    return sorted(search.trials, key=key)
 
 
 def conclude(search: Search, loader: Any) -> None:
@@ -53,12 +26,12 @@ def conclude(search: Search, loader: Any) -> None:
     Raises:
         SystemExit: no trial has completed.
     """
-    settings, page = search.settings, Page()
+    settings = search.settings
     counts: dict[str, int] = {}
     for trial in search.trials:
         status = trial.status(settings)
         counts[status] = counts.get(status, 0) + 1
-    page.print(table(search))
+    print_table(search)
     more = len(search.trials) - MOST_ROWS
     print(
         f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "

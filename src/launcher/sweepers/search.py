@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import optuna
 
 from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
@@ -13,19 +16,16 @@ from launcher.run.folder import RunFolder
 from launcher.run.holder import HELD, is_held
 from launcher.runs.format import number as short
 from launcher.sweepers import rungs as halving
-from launcher.sweepers.local import Runner
+from launcher.sweepers.conditional import suggest
+from launcher.sweepers.local import CANCELLED, Runner
 from launcher.sweepers.samplers import size
 from launcher.sweepers.settings import LIVE, Settings
 from launcher.sweepers.space import Space, enqueued, overrides_of
 from launcher.sweepers.study import Study
 from launcher.sweepers.trials import Journal, Trial
 
-POLL, LONGEST = 0.3, 16
-"""Seconds between two looks at the trials, and the most times that they may be multiplied."""
-
-
-def say_now(line: str) -> None:
-    print(line, flush=True)
+LONGEST = 16
+"""The most times that the seconds between two looks at the trials are multiplied where looks take long."""
 
 
 class Search:
@@ -37,6 +37,7 @@ class Search:
         runner: what trains trials.
         rungs: the steps at which trials pause.
         say: prints a line.
+        show: redraws what shows the trials.
     """
 
     def __init__(
@@ -49,24 +50,41 @@ class Search:
         compose: Callable[[list[str], int], SweepJob],
         runner: Runner,
         rungs: list[int],
-        say: Callable[[str], None] = say_now,
-        poll: float = POLL,
+        say: Callable[[str], None],
+        show: Callable[["Search"], None] = lambda search: None,
     ):
         self.folder, self.outputs, self.settings, self.space, self.fixed = folder, outputs, settings, space, fixed
-        self.compose, self.runner, self.rungs, self.say, self.poll = compose, runner, rungs, say, poll
+        self.compose, self.runner, self.rungs, self.poll = compose, runner, rungs, runner.poll
+        self.say, self.show = say, show
         self.journal = Journal(folder / "trials.jsonl")
-        self.study = Study(folder.name, settings, space)
+        extend = None if settings.space_function is None else self._extend
+        self.study = Study(folder.name, settings, space, extend)
         self.trials: list[Trial] = []
+        self.is_new = True
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
-        self._queue = [enqueued(params, space) for params in settings.enqueue]
+        self._queue = [enqueued(params, space, extend is not None) for params in settings.enqueue]
         self._most = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
         self.trials = self.journal.read()
+        self.is_new = not self.trials
         for trial in self.trials:
             trial.look(self.outputs, self.settings)
+            self._follow_pruner(trial)
+
+    def _follow_pruner(self, trial: Trial) -> None:
+        """The pruner may have changed since: a trial resumes to its end, or to a rung of the new one."""
+        if trial.target is not None and trial.target not in self.rungs:
+            self.journal.decide(trial, target=halving.next_rung(trial.target, self.rungs))
+        if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
+            self.journal.decide(trial, pruned=None)
+
+    def forget_unless_begun(self) -> None:
+        """Leave nothing of a study whose first trials cannot be started."""
+        if self.is_new and not any(trial.run and (self.outputs / trial.run).exists() for trial in self.trials):
+            self.journal.path.unlink(missing_ok=True)
 
     def run(self) -> None:
         """
@@ -75,6 +93,7 @@ class Search:
             ConfigError: no run logs the objective.
         """
         try:
+            self._adopt()
             while True:
                 began = time.monotonic()
                 self._look()
@@ -82,22 +101,31 @@ class Search:
                 signals.check()
                 while len(self.runner.running()) < self.settings.parallel and (trial := self._next()) is not None:
                     self._start(trial)
+                self.runner.flush()
+                self.show(self)
                 if not self.runner.running() and not self._held_elsewhere():
                     return
-                time.sleep(pause)
+                self._sleep(pause)
         finally:
-            self._stop_all()
+            self.runner.close()
+
+    def _adopt(self) -> None:
+        """Continue with the trials that an earlier search has left at work."""
+        runs: dict[str, int] = {}
+        for trial in self.trials:
+            if trial.status(self.settings) == "open":
+                runs.setdefault(str(trial.run), trial.number)
+        self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
         """Seconds until the next look: more where a look takes long, as it does with many lines of metrics."""
-        return self.poll * min(max(1.0, 30 * took), LONGEST)
+        return max(self.poll, min(9 * took, LONGEST * self.poll))
 
-    def _stop_all(self) -> None:
-        """Let the trials save, and wait for them."""
-        self.runner.stop(sorted(self.runner.running()))
-        while self.runner.running():
-            self.runner.ended()
-            time.sleep(0.05)
+    def _sleep(self, seconds: float) -> None:
+        """A signal ends it."""
+        end = time.monotonic() + seconds
+        while not signals.received() and (rest := end - time.monotonic()) > 0:
+            time.sleep(min(rest, self.poll))
 
     # ------------------------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
@@ -110,13 +138,16 @@ class Search:
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
             return self._promote(promoted, target, f"is among the best 1/{self.settings.eta} at step {promoted.target}")
-        while len(self.trials) < self._most and not self._is_late():
+        while self._asked() < self._most and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
                 return trial
         if not busy and (best := halving.last_resort(self.trials, self.rungs, self.settings)) is not None:
             return self._promote(best, None, "is the best of the highest rung")
         return None
+
+    def _asked(self) -> int:
+        return sum(trial.origin != "known" for trial in self.trials)
 
     def _is_late(self) -> bool:
         return self.settings.timeout is not None and time.monotonic() - self.started > self.settings.timeout
@@ -141,13 +172,14 @@ class Search:
         number = len(self.trials)
         index = sum(trial.origin == "enqueued" for trial in self.trials)
         fixed = self._queue[index] if index < len(self._queue) else None
-        params, attrs = self.study.ask(self.trials, fixed)
+        asked = self.study.ask(self.trials, fixed)
         bracket = halving.bracket_of(number, self.rungs, self.settings)
         trial = Trial(
             number,
-            params,
-            [*self.fixed, *overrides_of(params)],
-            attrs,
+            asked.params,
+            [*self.fixed, *overrides_of(asked.params)],
+            asked.attrs,
+            asked.ranges,
             origin="sampled" if fixed is None else "enqueued",
             bracket=bracket,
             target=halving.first_target(bracket, self.rungs),
@@ -161,6 +193,13 @@ class Search:
         trial.look(self.outputs, self.settings)
         self._report_new(trial)
         return trial
+
+    def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
+        try:
+            job = self.compose([*self.fixed, *overrides_of(params)], len(self.trials))
+        except ConfigError:
+            return  # the trial is refused for this
+        suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
@@ -185,13 +224,16 @@ class Search:
             )
         config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
         self.runner.start(trial.number, config, job.hydra)
-        at = f" resumes at step {trial.step}" if trial.step else " starts"
-        self.say(f"trial {trial.number}:{at}: {trial.run} {' '.join(overrides_of(trial.params))}")
+        how = self.runner.describe_start(trial.step)
+        self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self) -> None:
         ended = self.runner.ended()
-        for number in sorted({*self.runner.running(), *ended}):
+        running = self.runner.running()
+        for number in sorted({*running, *ended}):
             self.trials[number].look(self.outputs, self.settings)
+            if number in running:  # whatever run.json says: what trains it has not ended yet
+                self.trials[number].state = "running"
             self._check_objectives(self.trials[number])
         for number, code in ended.items():
             self._end(self.trials[number], code)
@@ -208,8 +250,8 @@ class Search:
         for step in [int(x) for x in trial.curves[0].x if x > seen] if trial.curves else ():
             self.judged[trial.number] = step
             if self.study.should_stop(trial, self.trials, step):
-                self.journal.decide(trial, pruned=step)
                 self.runner.stop([trial.number])
+                self.journal.decide(trial, pruned=step)
                 return
 
     def _end(self, trial: Trial, code: int) -> None:
@@ -226,14 +268,17 @@ class Search:
                 self.journal.decide(trial, failures=self.settings.max_failures + 1)
         elif status == "failed":
             self.say(f"trial {trial.number}: failed: {self._values(trial)}")
+        elif code == CANCELLED:
+            self.journal.decide(trial, pruned=trial.step, cancelled=True)
+            self.say(f"trial {trial.number}: was cancelled at step {trial.step}; it counts as pruned")
         elif code > 128:
             self.say(f"trial {trial.number}: was stopped by a signal at step {trial.step}")
         elif code == 2:
-            refusal = (self.runner.last_lines(trial.number) or ["refused"])[-1]
+            refusal = self.runner.why(trial.number, code)
             if HELD not in refusal:  # else it is started again when the other process has ended
                 self.journal.decide(trial, refusal=refusal)
                 self.say(f"trial {trial.number}: is invalid: {refusal}")
-        else:
+        elif trial.state != "paused":  # else it paused at an earlier rung, and is started again
             self.journal.decide(trial, failures=trial.failures + 1)
             again = "" if trial.status(self.settings) == "failed" else "; it is started again"
             self.say(f"trial {trial.number}: failed: {self._why(trial, code)}{again}")
@@ -241,9 +286,7 @@ class Search:
     def _why(self, trial: Trial, code: int) -> str:
         if code >= 0 and trial.reason and trial.state == "failed":
             return trial.reason.strip().partition("\n")[0]
-        how = f"was killed by signal {-code}" if code < 0 else f"exit code {code}"
-        lines = [line for line in self.runner.last_lines(trial.number) if line.strip()] if code > 0 else []
-        return f"{how}{f': {lines[-1]}' if lines else ''}"
+        return self.runner.why(trial.number, code)
 
     def _check_objectives(self, trial: Trial) -> None:
         """

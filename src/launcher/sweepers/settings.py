@@ -11,6 +11,9 @@ from launcher.errors import ConfigError
 
 HALVING, LIVE = ("asha", "hyperband"), ("median", "percentile")
 """Pruners that pause trials at rungs, and those that stop them while they run."""
+FIXED_SPACE = ("grid", "qmc")
+"""Samplers that need to know all keys at once."""
+SLURM = "launcher.dispatch.slurm.SlurmDispatch"
 DIRECTIONS = ("auto", "minimize", "maximize")
 
 
@@ -32,7 +35,9 @@ class Settings:
     startup_trials: int = 5
     warmup_steps: int = 0
     percentile: float = 25.0
+    space_function: str | None = None
     enqueue: Sequence[Mapping[str, Any]] = ()
+    warm_start: bool = False
     max_failures: int = 1
     seed: int = 0
     name: str | None = None
@@ -59,17 +64,26 @@ def settings_of(config: dict[str, Any]) -> Settings:
     objectives = _names(config["hpo"]["objective"])
     if keys["value"] is None:
         keys["value"] = "best" if len(objectives) == 1 else "last"
+    if keys["pruner"] == "auto":
+        keys["pruner"] = pruner_of(str(get(config, "dispatch._target_"))) if len(objectives) == 1 else "none"
     if len(objectives) > 1:
         if keys["pruner"] != "none":
             raise ConfigError(f"hpo.pruner={keys['pruner']}: needs one objective; use hpo.pruner=none.")
         if keys["value"] == "best":
             raise ConfigError("hpo.value=best: needs one objective; of several, the last values are used.")
     settings = Settings(objectives=objectives, directions=_directions(config["hpo"]["direction"], objectives), **keys)
+    if settings.space_function is not None and settings.sampler in FIXED_SPACE:
+        raise ConfigError(f"hpo.sampler={settings.sampler}: has no hpo.space_function; use hpo.sampler=tpe.")
     if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
         raise ConfigError(f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs.")
     if settings.pruner in HALVING and not get(config, "hooks.checkpointing"):
         raise ConfigError(f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing.")
     return settings
+
+
+def pruner_of(dispatch: str) -> str:
+    """The pruner that loses least: a promotion by asha would wait in a cluster's queue again."""
+    return "median" if dispatch == SLURM else "asha"
 
 
 def _names(value: str | list[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,8 +17,9 @@ from optuna.distributions import (
 )
 
 from launcher.config.messages import hint, show
+from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.runs.find import written
+from launcher.runs.saved import written
 
 DIGITS = 6
 """Significant digits of a sampled number: the override line is to be read and typed."""
@@ -25,29 +27,38 @@ Space = dict[str, BaseDistribution]
 Value = str | int | float
 
 
-def read_space(loader: Any, arguments: Sequence[str], ranges: Mapping[str, Any]) -> tuple[Space, list[str]]:
+def read_space(
+    loader: Any, arguments: Sequence[str], ranges: Mapping[str, Any], may_be_empty: bool = False
+) -> tuple[Space, list[str]]:
     """The search space, and the overrides that all trials share.
 
     Args:
         loader: Hydra's config loader.
         arguments: overrides of the command line.
         ranges: `hpo.space`; a key that the command line sets is not in the space.
+        may_be_empty: whether a function suggests values.
     Raises:
         ConfigError: there is nothing to search, or a range is not one.
-        hydra.errors.HydraException: a range cannot be parsed.
+        hydra.errors.HydraException: a range of the command line cannot be parsed.
     """
     parser = OverridesParser.create(config_loader=loader)
+    for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
+        if setting.is_sweep_override():
+            raise ConfigError(f"{setting.input_line}: is a setting of the whole search; give it one value.")
     typed = parser.parse_overrides([text for text in arguments if not is_setting(text)])
     set_keys = {bare(override.get_key_element()) for override in typed}
-    for key, text in ranges.items():
+    for key, text in leaves(ranges).items():
         if bare(key) not in set_keys:
-            override = parser.parse_override(f"{key}={_range_text(key, text)}")
+            try:
+                override = parser.parse_override(f"{key}={_range_text(key, text)}")
+            except HydraException as error:
+                raise ConfigError(f"hpo.space: {key}={show(text)} is no range; e.g. {key}: interval(0,1).") from error
             if not override.is_sweep_override():
                 raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
             typed.append(override)
     space = {each.get_key_element(): distribution(each) for each in typed if each.is_sweep_override()}
     fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
-    if not space:
+    if not space and not may_be_empty:
         raise ConfigError(
             "hydra/sweeper=optuna: there is nothing to search; give a key a range, e.g. "
             "'optimizer.lr=tag(log,interval(1e-4,1e-1))'."
@@ -104,17 +115,22 @@ def rounded(value: Any, among: BaseDistribution) -> Value:
 
 
 def overrides_of(params: Mapping[str, Value]) -> list[str]:
-    return [f"{key}={value}" for key, value in params.items()]
+    return [f"{key}={written(value)}" for key, value in params.items()]
 
 
-def enqueued(params: Mapping[str, Any], space: Space) -> dict[str, Value]:
+def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> dict[str, Any]:
     """The values of a trial of `hpo.enqueue`.
 
+    Args:
+        others: whether other keys may have values, which a function then suggests.
     Raises:
         ConfigError: a key or a value is not in the space.
     """
-    checked: dict[str, Value] = {}
+    checked: dict[str, Any] = {}
     for key, value in params.items():
+        if key not in space and others:
+            checked[key] = value
+            continue
         if key not in space:
             raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
         value = written(value) if isinstance(space[key], CategoricalDistribution) else value

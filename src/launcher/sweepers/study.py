@@ -1,9 +1,12 @@
 """An Optuna study in memory, rebuilt from the runs for each new trial."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
+from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -21,8 +24,26 @@ STATES = {
     "invalid": TrialState.FAIL,
 }
 
-
 Params = dict[str, Any]
+Extend = Callable[[Params, optuna.Trial], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The values of a new trial."""
+
+    params: Params
+    attrs: dict[str, Any] = field(default_factory=dict)
+    """What the sampler wants to remember."""
+    ranges: dict[str, str] = field(default_factory=dict)
+    """The ranges of values that are not in the space of all trials."""
+
+
+class EndedTrial(FrozenTrial):
+    """Nothing changes it. Optuna copies each trial that is added to a study, which took most of the time of an ask."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EndedTrial":
+        return copy(self)
 
 
 class Study:
@@ -30,31 +51,32 @@ class Study:
 
     Args:
         name: of the study.
-        space: what a trial has a value of.
+        space: what each trial has a value of.
+        extend: suggests further values of a trial, given those of the space.
     """
 
-    def __init__(self, name: str, settings: Settings, space: Space):
-        self.name, self.settings, self.space = name, settings, space
+    def __init__(self, name: str, settings: Settings, space: Space, extend: Extend | None = None):
+        self.name, self.settings, self.space, self.extend = name, settings, space, extend
         self._frozen: dict[int, tuple[Any, FrozenTrial]] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-    def ask(
-        self, trials: Sequence[Trial], fixed: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The values of the next trial, and what the sampler wants to remember with them.
-
+    def ask(self, trials: Sequence[Trial], fixed: Params | None = None) -> Asked:
+        """
         Args:
             fixed: values of some keys (`hpo.enqueue`).
         """
         if self.settings.sampler == "qmc" and fixed is None:
             count = sum(trial.origin == "sampled" for trial in trials)
-            return self._rounded(quasi_random(self.settings, self.space, count)), {}
+            return Asked(as_typed(quasi_random(self.settings, self.space, count), self.space))
         study = self.rebuilt(trials)
         if fixed is not None:
             study.enqueue_trial(fixed)
-        study.ask(self.space)
+        asked = study.ask(self.space)
+        if self.extend is not None:
+            self.extend(as_typed(asked.params, self.space), asked)
         trial = study.get_trials(deepcopy=False)[-1]
-        return self._rounded(trial.params), dict(trial.system_attrs)
+        ranges = {key: distribution_to_json(trial.distributions[key]) for key in trial.params if key not in self.space}
+        return Asked(as_typed(trial.params, trial.distributions), dict(trial.system_attrs), ranges)
 
     def should_stop(self, trial: Trial, trials: Sequence[Trial], step: int) -> bool:
         """Whether the pruner would stop a running trial after the value of a step."""
@@ -97,15 +119,19 @@ class Study:
         status = trial.status(self.settings)
         curve = trial.curves[0] if trial.curves and len(self.settings.objectives) == 1 else None
         points = zip(curve.x, curve.y, strict=True) if curve is not None else ()
-        return optuna.trial.create_trial(
+        frozen = optuna.trial.create_trial(
             state=STATES[status],
             values=trial.values(self.settings) if status == "completed" else None,
             params=trial.params,
-            distributions=self.space,
+            distributions=self.space | {key: json_to_distribution(text) for key, text in trial.ranges.items()},
             system_attrs=trial.attrs,
             user_attrs={} if trial.run is None else {"run": trial.run},
             intermediate_values={int(x): y for x, y in points if x <= until},
         )
+        if frozen.state.is_finished():
+            frozen.__class__ = EndedTrial
+        return frozen
 
-    def _rounded(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {key: rounded(params[key], self.space[key]) for key in self.space}
+
+def as_typed(params: Params, space: Space) -> Params:
+    return {key: rounded(params[key], space[key]) for key in [*space, *params] if key in params}

@@ -2,30 +2,38 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from omegaconf import DictConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.composer import Composer
 from launcher.cli.main import note_start
 from launcher.cli.sweep import SweepJob, check_jobs
-from launcher.config.resolve import plain_hydra
-from launcher.config.schema import validate
+from launcher.config.messages import hint
+from launcher.config.session import COMPOSITION_ERRORS, first_line
+from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
+from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here
 from launcher.run.lock import RunLock
-from launcher.sweepers.local import LocalRunner
+from launcher.runs.study import SETTINGS, STUDIES, TRIALS
+from launcher.sweepers.conditional import function_of
+from launcher.sweepers.display import Display
+from launcher.sweepers.local import LocalRunner, Runner
 from launcher.sweepers.results import conclude
 from launcher.sweepers.rungs import rungs_of
 from launcher.sweepers.samplers import make_sampler
 from launcher.sweepers.search import Search, remove_empty
-from launcher.sweepers.settings import Settings, settings_of
-from launcher.sweepers.space import Space, as_json, is_setting, overrides_of, point, read_space
+from launcher.sweepers.settings import SLURM, Settings, settings_of
+from launcher.sweepers.slurm import SlurmRunner
+from launcher.sweepers.space import Space, as_json, bare, is_setting, overrides_of, point, read_space
+from launcher.sweepers.warm_start import add_known_runs
 
-STUDIES = "studies"
 SHARES = 0.0, 1.0, 0.5
 """Places in the space where a valid configuration is looked for."""
 LOCAL = "launcher.dispatch.local.LocalDispatch"
@@ -39,15 +47,27 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         signals.Stop: a signal came; the trials have saved.
         SystemExit: no trial has completed.
     """
-    ranges = dict(master.hpo.space or {}) if master.get("hpo") else {}
-    space, fixed = read_space(loader, arguments, ranges)
+    ranges: Any = OmegaConf.to_container(OmegaConf.select(master, "hpo.space") or OmegaConf.create())
+    space, fixed = read_space(loader, arguments, ranges, bool(OmegaConf.select(master, "hpo.space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
-    probe = probed(loader, master, [*fixed, *fixed_settings], space)
-    if (dispatch := probe.plain["dispatch"]["_target_"]) != LOCAL:
-        raise ConfigError(f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use dispatch=local.")
+    try:
+        probe = probed(loader, master, [*fixed, *fixed_settings], space)
+    except COMPOSITION_ERRORS:
+        check_keys(loader, master, fixed, leaves(ranges))
+        raise
+    if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
+        raise ConfigError(
+            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use dispatch=local or "
+            "dispatch=slurm."
+        )
+    if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
+        instantiate(probe.plain["dispatch"], _recursive_=False).sweep([probe], None)
+        return
     settings = settings_of(probe.plain)
     rungs = rungs_of(settings, probe.plain)
     make_sampler(settings, space, 0)
+    if settings.space_function is not None:
+        function_of(settings.space_function)
     name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
     outputs = Path(probe.plain["paths"]["outputs"]).expanduser()
     folder = outputs / STUDIES / name
@@ -56,18 +76,31 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
     def compose(overrides: list[str], number: int) -> SweepJob:
         job = SweepJob(number, overrides, composer)
-        config = job.config
-        job.hydra = plain_hydra(config.hydra)
-        job.plain = validate(config)
+        try:
+            job.check()
+        except COMPOSITION_ERRORS as error:  # a key that hpo.space_function made up
+            raise ConfigError(first_line(error)) from error
         return job
 
-    search = Search(folder, outputs, settings, space, fixed, compose, LocalRunner(folder, settings.parallel), rungs)
+    display = Display()
+    runner: Runner = LocalRunner(folder, settings.parallel)
+    if dispatch == SLURM:
+        runner = SlurmRunner(outputs, name, display.say)
+    search = Search(folder, outputs, settings, space, fixed, compose, runner, rungs, display.say, display.show)
     with locked(folder):
         note_start()
         search.load()
+        note_settings(folder, settings, space)
         known = f", {len(search.trials)} trials so far" if search.trials else ""
         print(f"Study {folder}{known}{f', rungs at steps {rungs}' if rungs else ''}", flush=True)
-        search.run()
+        if settings.warm_start:
+            print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
+        try:
+            with display:
+                search.run()
+        except ConfigError:
+            search.forget_unless_begun()
+            raise
         conclude(search, loader)
 
 
@@ -88,10 +121,34 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
     raise faults[-1]
 
 
+def check_keys(loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: a key of `hpo.space` is not in the configuration.
+    """
+    (job,) = check_jobs(loader, master, [fixed])
+    known = [path for path, _ in walk(job.plain)]
+    for key in keys:
+        if bare(key) == key and key not in known and not loader.get_group_options(key):
+            raise ConfigError(f"hpo.space: {key} is not a key of the configuration{hint(key, known)}")
+
+
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     """8 hex digits: a hash of what all trials share, of the space and of the objective."""
     what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
+    what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
+
+
+def note_settings(folder: Path, settings: Settings, space: Space) -> None:
+    """Write what `runs report` and `runs plot` need to know."""
+    note = {
+        "objectives": settings.objectives,
+        "directions": settings.directions,
+        "value": settings.value,
+        "space": as_json(space),
+    }
+    replace_file(folder / SETTINGS, json.dumps(note, indent=1).encode())
 
 
 class locked:
@@ -114,6 +171,8 @@ class locked:
             ) from error
 
     def __exit__(self, *exc: Any) -> None:
+        if not (self.folder / TRIALS).exists():
+            (self.folder / SETTINGS).unlink(missing_ok=True)
         self.lock.release()
         for empty in (self.folder, self.folder.parent, self.folder.parent.parent):
             remove_empty(empty)

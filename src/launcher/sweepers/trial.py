@@ -3,23 +3,15 @@
 The file has a checked and resolved configuration. The trial is stopped, saved, when the search ends.
 """
 
-import os
-import signal
 import sys
 from pathlib import Path
 
-from launcher.dispatch.rank import end_with_parent
+from launcher.dispatch.rank import begin_as_child
 from launcher.run import signals
-from launcher.run.logs import prepare_streams
 
 
 def main() -> None:
-    signals.install()
-    prepare_streams()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
-    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    begin_as_child()
     try:
         train(Path(sys.argv[1]))
     finally:

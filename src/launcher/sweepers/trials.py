@@ -10,8 +10,8 @@ from typing import Any, Literal
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.history import Curve, History
-from launcher.runs.find import StoredRun
 from launcher.runs.objective import curve_of, value
+from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.settings import Settings
 
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
@@ -29,7 +29,9 @@ class Trial:
     overrides: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
     """What Optuna's sampler wants to remember."""
-    origin: Literal["sampled", "enqueued"] = "sampled"
+    ranges: dict[str, str] = field(default_factory=dict)
+    """Of values that `hpo.space_function` suggested, as Optuna's JSON."""
+    origin: Literal["sampled", "enqueued", "known"] = "sampled"
     run: str | None = None
     """`<run.name>/<run.id>`; None if the configuration is invalid."""
     refusal: str | None = None
@@ -39,6 +41,8 @@ class Trial:
     """The step at which it pauses and waits for its promotion; None: it trains to its end."""
     pruned: int | None = None
     """The step at which it was stopped, since others were better."""
+    cancelled: bool = False
+    """Somebody cancelled its run during the search; that counts as pruned."""
     failures: int = 0
 
     state: str | None = None
@@ -86,8 +90,8 @@ class Trial:
         return value(self.curves[0], settings.value, settings.mode, step)
 
 
-ASKED = ("number", "params", "overrides", "attrs", "origin", "run", "refusal", "bracket", "target")
-DECIDED = {"target", "pruned", "failures", "refusal"}
+ASKED = ("number", "params", "overrides", "attrs", "ranges", "origin", "run", "refusal", "bracket", "target")
+DECIDED = {"target", "pruned", "cancelled", "failures", "refusal"}
 
 
 class Journal:

@@ -14,7 +14,7 @@ from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
-from launcher.run.record import read_record
+from launcher.run.record_format import read_record
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""

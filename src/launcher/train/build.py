@@ -139,16 +139,23 @@ def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:
 
 
 def step_plan(config: DictConfig, world_size: int, precision: Precision) -> StepPlan:
-    """Divide the global batch over ranks and micro-batches.
+    """Divide the global batch over the ranks, and each rank's share into the largest equal micro-batches allowed.
 
     Raises:
-        ConfigError: it does not divide.
+        ConfigError: the ranks do not divide it.
     """
     settings, batch = config.trainer, config.data.batch_size
-    if fault := batch_fault(batch, settings.micro_batch_size, world_size):
+    if fault := batch_fault(batch, world_size):
         raise ConfigError(str(fault))
     share = batch // world_size
-    micro = settings.micro_batch_size or share
+    most = min(settings.micro_batch_size or share, share)
+    micro = next(size for size in range(most, 0, -1) if share % size == 0)
+    if micro <= most / 2:
+        logger.warning(
+            "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d; with "
+            "data.batch_size=%d each has %d.",
+            settings.micro_batch_size, share, micro, -(-share // most) * most * world_size, most,
+        )  # fmt: skip
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from launcher.hooks.base import BaseHook, TrainerView, overrides
+from launcher.hooks.base import BaseHook, overrides
 
 EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars")
 Call = Callable[..., None]
@@ -22,24 +22,21 @@ def in_order(hooks: Sequence[BaseHook]) -> list[BaseHook]:
 
 
 class Schedule:
-    """The calls of an event of a step, of which some are needed at the multiples of a step alone.
-
-    Args:
-        hooks: in the order of their calls.
-    """
+    """The calls of an event of each step. A hook can ask for it every N steps only (`called_every`)."""
 
     def __init__(self, hooks: Sequence[BaseHook], event: str):
-        pairs = [(_called_every(hook, event), getattr(hook, event)) for hook in hooks if overrides(hook, event)]
+        pairs = [
+            (_called_every(hook, event), getattr(hook, event)) for hook in in_order(hooks) if overrides(hook, event)
+        ]
         self._pairs = pairs
         self._always = [call for every, call in pairs if every == 1]
         rare = [every for every, _ in pairs if every != 1]
         self._divisor = gcd(*rare)  # 0: none
         self._all = [call for _, call in pairs]
 
-    def at(self, trainer: TrainerView) -> list[Call]:
-        """The calls at the trainer's step; all of them where training ends or pauses."""
-        step = trainer.step
-        if not self._divisor or step == 0 or trainer.is_last_step or trainer.is_paused:
+    def at(self, step: int, everything: bool) -> list[Call]:
+        """The calls at a step."""
+        if everything or step == 0 or not self._divisor:
             return self._all
         if step % self._divisor:
             return self._always

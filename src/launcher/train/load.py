@@ -21,7 +21,7 @@ from launcher.hooks.init_from import Renamed
 from launcher.run.folder import RunFolder
 from launcher.strategies.weights import load_weights, model_tensors
 
-EXPORTED = "model.safetensors"
+EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
 
 
 def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: str | None = None) -> nn.Module:
@@ -38,14 +38,15 @@ def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: st
         ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit the class.
     """
     path = Path(folder).expanduser()
-    is_export, is_checkpoint = (path / EXPORTED).exists(), (path / MANIFEST).exists()
+    exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
+    is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
     if is_export and weights is not None:
         raise ConfigError(f"weights={weights}: {path} is an export; set job.weights when exporting.")
     if not is_export:
         which = path if is_checkpoint else checkpoint
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
     try:
-        saved = ShardReader([path / EXPORTED]) if is_export else _opened(path, weights)
+        saved = ShardReader(exported) if is_export else _opened(path, weights)
         model = _build(path / "config.yaml")
         load_weights(model, Renamed(saved, model_tensors(model)) if is_export else saved)
     except (CorruptCheckpoint, TrainingError) as error:

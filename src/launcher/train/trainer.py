@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.data.plain import PlainLoader, resumable, set_epoch, why_not_exact
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainState
 from launcher.hooks.interval import Interval, steps_per_epoch
@@ -32,7 +33,7 @@ from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, needs_backward, unwrap
-from launcher.train.events import Schedule, calls, in_order
+from launcher.train.events import Schedule, calls
 from launcher.train.targets import target_weights, weigh
 
 
@@ -104,7 +105,7 @@ class BaseTrainer:
         self.resumed_rng: dict[str, Any] | None = None
         self.is_built = False
         self.is_training = False
-        self._samples_before: int | None = None
+        self._before: tuple[int | None, int | None] = None, None
         self._none_losses = 0
         self._pause_is_due = False
         self._unsettled: DeferredFlag | None = None
@@ -180,8 +181,7 @@ class BaseTrainer:
     @property
     def is_last_step(self) -> bool:
         """Whether training ends with the present step; a run logs, evaluates and saves it in any case."""
-        state = self.state
-        return state.step >= state.max_steps or state.stop_reason is not None
+        return self.state.is_at_end()
 
     @property
     def is_paused(self) -> bool:
@@ -240,13 +240,21 @@ class BaseTrainer:
         self.is_built = True
 
     def _bind_events(self) -> None:
+        self._follow_loader()
         self._events = calls(self.hooks)
-        self._after_step = Schedule(in_order(self.hooks), "on_after_step")
-        self._at_boundary = Schedule(in_order(self.hooks), "on_step_boundary")
+        self._after_step = Schedule(self.hooks, "on_after_step")
+        self._at_boundary = Schedule(self.hooks, "on_step_boundary")
         counts_epochs = any(self._events[event] for event in ("on_epoch_start", "on_epoch_end"))
         self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
         has_calls = bool(self._events["on_before_optimizer_step"])
         self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
+
+    def _follow_loader(self) -> None:
+        """`source` is the data loader, or what gives its batches and knows its position."""
+        if getattr(self, "_followed", None) is not self.data_loader:
+            self._followed, self.source = self.data_loader, resumable(self.data_loader, self.logger)
+            self._plain = self.source if isinstance(self.source, PlainLoader) else None
+            self._is_interruptible = self._plain is None or self._plain.interruptible
 
     def restore(self) -> None:
         """Set up the hooks and restore what an earlier attempt saved.
@@ -269,14 +277,16 @@ class BaseTrainer:
         self.is_training = True
         self.model.train()
         self.strategy.zero_grad()
-        self._batches = iter(self.data_loader)
+        if self.state.epoch:
+            set_epoch(self.data_loader, self.state.epoch)
+        self._batches = iter(self.source)
         try:
             restore_rng(rng)
             if self._stop_signal() or self._must_pause():
                 self._boundary()
-            while not (self.is_last_step or self.is_paused):
+            while not (self._pause_is_due or self.state.is_at_end()):
                 self._run_step()
-                if self.is_last_step and self.update_was_skipped():
+                if self.state.is_at_end() and self.update_was_skipped():
                     raise TrainingError(
                         f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the gradient was "
                         f"not finite ({self._last_losses()}). This state is not saved. Lower the learning rate or "
@@ -287,8 +297,11 @@ class BaseTrainer:
             # Nothing of the next step had been computed: the state is that of the boundary before, but for a batch that
             # the loader may have counted just as the signal came.
             self.step -= 1
-            if self._samples_before is not None:
-                self.data_loader.samples = self._samples_before  # type: ignore[attr-defined]
+            samples, consumed = self._before
+            if samples is not None:
+                self.data_loader.samples = samples  # type: ignore[attr-defined]
+            if self._plain is not None and consumed is not None:
+                self._plain.consumed = consumed
             self._agreed_at = -1
             self._boundary()
             raise signals.Stop(signals.received()) from None
@@ -297,12 +310,14 @@ class BaseTrainer:
                 self._batches.close()  # it may own worker processes
 
     def _run_step(self) -> None:
-        self.step += 1
+        state = self.state
+        state.step = step = state.step + 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
-        if self._epoch is not None and (self.step == 1 or self._epoch.is_due(self, self.step - 1)):
+        if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
             self.fire("on_epoch_start")
         self.fire("on_before_step")
-        self._samples_before = self.samples
+        samples = getattr(self.data_loader, "samples", None)
+        self._before = samples, None if self._plain is None else self._plain.consumed
         start = time.perf_counter()
         result = self._attempt()
         while result.retry:
@@ -316,9 +331,9 @@ class BaseTrainer:
         else:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
-        for call in self._after_step.at(self):
+        for call in self._after_step.at(step, everything=state.is_at_end()):
             call(self)
-        if self._epoch is not None and self._epoch.is_due(self, self.step):
+        if self._epoch is not None and self._epoch.is_due(self, step):
             self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
@@ -327,8 +342,10 @@ class BaseTrainer:
         else:
             self._accumulate(self._micro_batches())
         self.settle()
-        rates = (group["lr"] for group in self.optimizer.param_groups)  # the scheduler changes a tensor in place
-        self.step_info["lr"] = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+        self.step_info["lr"] = [  # the scheduler changes a tensor in place
+            rate.clone() if isinstance(rate := group["lr"], torch.Tensor) else rate
+            for group in self.optimizer.param_groups
+        ]
         self._agreement.begin(signals.received())
         return self.strategy.step()
 
@@ -383,7 +400,8 @@ class BaseTrainer:
         count = self.gradient_accumulation_steps
         interruptible = not self.step_info["data_time"]  # before anything has been drawn or computed
         first = self._next_batch(interruptible)
-        if count * world_size() > 1 and (targets := self.num_targets(first)) is not None:
+        is_shared = count > 1 or not self._agreement.alone
+        if is_shared and (targets := self.num_targets(first)) is not None:
             batches = [first, *(self._next_batch(interruptible) for _ in range(count - 1))]
             counts = [targets, *(self.num_targets(batch) or 0 for batch in batches[1:])]
             yield from zip(batches, target_weights(counts, self.device), strict=True)
@@ -395,7 +413,7 @@ class BaseTrainer:
     def _next_batch(self, interruptible: bool) -> Any:
         start = time.perf_counter()
         try:
-            if interruptible and self._agreement.alone:
+            if interruptible and self._agreement.alone and self._is_interruptible:
                 with signals.waiting:
                     batch = next(self._batches)
             else:
@@ -407,10 +425,8 @@ class BaseTrainer:
 
     def _next_epoch(self) -> Any:
         self.state.epoch += 1
-        for owner in (self.data_loader, getattr(self.data_loader, "sampler", None)):
-            if set_epoch := getattr(owner, "set_epoch", None):
-                set_epoch(self.state.epoch)
-        self._batches = iter(self.data_loader)
+        set_epoch(self.data_loader, self.state.epoch)
+        self._batches = iter(self.source)
         try:
             return next(self._batches)
         except StopIteration:
@@ -418,20 +434,23 @@ class BaseTrainer:
 
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
-        self._pause_is_due = self._must_pause()
-        for call in self._at_boundary.at(self):
+        state, self._pause_is_due = self.state, self._must_pause()
+        everything = bool(self._stop_signal()) or self._pause_is_due or state.is_at_end() or state.needs_boundary
+        state.needs_boundary = False
+        for call in self._at_boundary.at(state.step, everything):
             call(self)
         if signum := self._stop_signal():
             raise signals.Stop(signum)
 
     def _must_pause(self) -> bool:
-        return self.pause_at is not None and self.step >= self.pause_at and not self.update_was_skipped()
+        return self.pause_at is not None and self.state.step >= self.pause_at and not self.update_was_skipped()
 
     def _stop_signal(self) -> int:
         """The signal that all ranks know of at this boundary."""
-        if self._agreed_at != self.step:
-            self._agreed, self._agreed_at = self._agreement.result(signals.received()), self.step
-        is_complete = self.is_last_step and self._repeats != self.step
+        step = self.state.step
+        if self._agreed_at != step:
+            self._agreed, self._agreed_at = self._agreement.result(signals.received()), step
+        is_complete = self._agreed and self.state.is_at_end() and self._repeats != step
         return 0 if is_complete else self._agreed  # a run that has ended is completed, not stopped
 
     def stop_at_this_boundary(self) -> None:
@@ -563,7 +582,6 @@ class BaseTrainer:
         """Counters, scheduler, scaler and data position: all but model, optimizer and hooks."""
         self.settle()
         state = self.state
-        loader_state = getattr(self.data_loader, "state_dict", None)
         return {
             "step": state.step,
             "skipped_steps": state.skipped_steps,
@@ -572,7 +590,7 @@ class BaseTrainer:
             "stop_reason": state.stop_reason,
             "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
             "grad_scaler": self.grad_scaler.state_dict(),
-            "data_loader": loader_state() if loader_state is not None else None,
+            "data_loader": self.source.state_dict() if hasattr(self.source, "state_dict") else None,
         }
 
     def load_training_state(self, saved: dict[str, Any]) -> None:
@@ -586,12 +604,14 @@ class BaseTrainer:
             self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
         if self.grad_scaler.is_enabled() and saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
-        if saved.get("data_loader") is not None and hasattr(self.data_loader, "load_state_dict"):
-            self.data_loader.load_state_dict(saved["data_loader"])
+        position = saved.get("data_loader")
+        if position is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(position)
         elif state.step:
-            self.logger.warning(
-                "The data loader has no state_dict(): after this resume its order starts from the beginning."
-            )
+            reason = "the checkpoint has no position" if position is None else ""
+            if not hasattr(self.source, "load_state_dict"):
+                reason = why_not_exact(self.data_loader)
+            self.logger.warning("After this resume the data loader's order starts from the beginning: %s.", reason)
 
     @classmethod
     def unwrap(cls, module: nn.Module) -> nn.Module:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from launcher.run.folder import RunFolder
+from launcher.slurm.submission import JobNote
 from support.lab import (
     INTERVAL,
     LONGEST,
@@ -39,7 +41,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     done = lab.launcher("--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm", *HELD)
     assert done.returncode == 0, done.stderr
     (folder,) = run_folders(outputs)
-    job = json.loads((folder / "slurm.json").read_text())["job_id"]
+    job = job_of(folder)
     assert f"SLURM job {job}, {folder}" in done.stdout
     (run,) = states(lab, outputs).values()
     assert (run["state"], run["job_id"], run["waits_for"]) == ("queued", job, "JobHeldUser")
@@ -49,7 +51,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
         "--config-dir", str(conf), "model=mine", "model.hidden_dim=16", *words, *QUICK, "dispatch=slurm"
     )
     assert "0 submitted, 1 skipped" in again.stdout
-    assert "hidden_dim: 16" in (folder / ".hydra" / "config.yaml").read_text()
+    assert json.loads((folder / "submission.json").read_text())["config"]["model"]["hidden_dim"] == 16
 
     follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
     following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
@@ -77,7 +79,7 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
 
     command = [sys.executable, "-m", "launcher", *words, *HELD, "dispatch.wait=true", "-m", "seed=range(5)"]
     second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(list(tmp_path.glob("*/*/slurm.json"))) == 5, "three more to be submitted")
+    wait_for(lambda: len(list(tmp_path.glob("*/*/submission.json"))) == 5, "three more to be submitted")
     second.send_signal(signal.SIGTERM)  # ends the waiting alone
     told, warned = second.communicate(timeout=LONGEST)
     assert "3 submitted as SLURM jobs " in told and "2 skipped" in told, told
@@ -113,7 +115,7 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     del frozen["config"]["tracker"]["crash"]
     (folder / "submission.json").write_text(json.dumps(frozen))
     assert runs(lab, "retry", tmp_path, folder.name).returncode == 0
-    job = json.loads((folder / "slurm.json").read_text())["job_id"]
+    job = job_of(folder)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"
 
@@ -236,4 +238,4 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
 
 
 def job_of(folder):
-    return json.loads((folder / "slurm.json").read_text())["job_id"]
+    return JobNote.read(RunFolder(folder)).job_id

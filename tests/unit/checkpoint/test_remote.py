@@ -51,7 +51,7 @@ def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
 
 
 def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file system in memory stands in for an object store, which is not here."""
+    """fsspec's memory file system stands in for an object store; `end_to_end/test_s3.py` has a real server."""
     monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "protocol", "s3")
     store = RemoteStore(tmp_path / "here", "memory://no-bucket/me")
     with pytest.raises(ConfigError, match="no bucket no-bucket; create it first"):

@@ -4,7 +4,7 @@ import pytest
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from launcher.cli.composer import sweep_name
+from launcher.cli.composer import Composer, sweep_name
 from launcher.cli.sweep import SweepJob, check_jobs
 from launcher.config.compose import compose
 from launcher.config.resolve import plain_hydra, resolve
@@ -44,6 +44,29 @@ def test_a_job_equals_its_overrides_alone(jobs: list[SweepJob], index: int) -> N
     assert job.plain == alone
     assert job.hydra["overrides"]["task"] == JOBS[index]
     assert (job.hydra["job"]["num"], job.hydra["job"]["id"]) == (index, str(index))
+
+
+def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [
+        ["model=mlp", "data=digits", f"seed={seed}", f"optimizer.lr={rate}"]
+        for seed in range(10)
+        for rate in (1e-3, 0.1)
+    ]
+    with session(None):
+        master = loader().load_configuration("config", [], RunMode.MULTIRUN)
+        compositions: list[list[str]] = []
+        compose_one = type(loader()).load_sweep_config
+
+        def counted(self: object, master: object, words: list[str]) -> object:
+            compositions.append(words)
+            return compose_one(self, master, words)
+
+        monkeypatch.setattr(type(loader()), "load_sweep_config", counted)
+        monkeypatch.setattr(Composer, "compose", lambda *args: pytest.fail("OmegaConf composes a job"))
+        jobs = check_jobs(loader(), master, overrides)
+    assert compositions == [["model=mlp", "data=digits"]]
+    assert len({job.run for job in jobs}) == 20
+    assert all(job.plain["dispatch"] is jobs[0].plain["dispatch"] for job in jobs), "jobs share what is the same"
 
 
 def test_the_jobs_of_a_sweep_have_its_name(jobs: list[SweepJob]) -> None:

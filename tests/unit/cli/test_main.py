@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig
 
 from launcher.cli.main import main, read, task
+from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.explain import log_traceback
 from launcher.errors import ConfigError
@@ -111,7 +111,7 @@ BAD = {
     "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
     "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
     "trainer={": "trainer={: cannot be read (",
-    "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, data=synthetic, data=text,",
+    "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, ",
     "--nope": "unrecognized arguments: --nope; see --help.",
     "--config-name=nope": "--config-name=nope: there is no such configuration.",
     "--config-name=confg": "--config-name=confg: there is no such configuration; did you mean config?",
@@ -122,6 +122,7 @@ BAD = {
     "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
     "-m seed=interval(1,2)": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)",
     "-m seed=interval(1,2) sede=3": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)",
+    "-m hydra/sweeper=nope seed=interval(1,2)": "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid",
     "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
     "-m --run": "--run and --multirun exclude each other; see --help.",
     "-m --cfg job seed=1,2": "--cfg prints one configuration; remove --multirun, and use one value per key",
@@ -293,13 +294,13 @@ def test_the_mode_of_the_command_line(folder: Path, jobs: list[Any], words: list
 
 
 def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    compositions, original = [], ConfigLoaderImpl.load_configuration
+    compositions, original = [], session.ConfigLoaderImpl.load_configuration
 
     def load(self: Any, *arguments: Any, **options: Any) -> DictConfig:
         compositions.append(arguments)
         return original(self, *arguments, **options)
 
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load)
+    monkeypatch.setattr(session.ConfigLoaderImpl, "load_configuration", load)
     main([*RUN, "trainer.max_steps=7", "seed=3"])
     assert jobs == [(3, 7)] and len(compositions) == 1
 

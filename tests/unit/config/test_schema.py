@@ -69,13 +69,23 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["+precision.scale=3"], "precision.scale=3: Precision takes no scale; did you mean precision.init_scale?"),
         (["dispatch.nproc=0"], "dispatch.nproc=0: should be "),
         (
-            ["data.batch_size=10", "trainer.micro_batch_size=4"],
-            "data.batch_size=10: is not divisible by trainer.micro_batch_size=4; use 8 or 12.",
+            ["data.batch_size=10", "dispatch=slurm", "dispatch.nodes=2", "dispatch.tasks_per_node=2"],
+            "data.batch_size=10: is not divisible by 4 ranks (2 per node x 2 nodes); use 8 or 12.",
         ),
         (
-            ["data.batch_size=10", "trainer.micro_batch_size=4", "dispatch.nproc=1"],
-            "data.batch_size=10: is not divisible by trainer.micro_batch_size=4 x 1 rank (dispatch.nproc=1) = 4; "
-            "use 8 or 12.",
+            ["data.batch_size=64", "dispatch=slurm", "dispatch.nodes=1-4"],
+            "dispatch.nodes=1-4: data.batch_size=64 is not divisible by 3 ranks (3 nodes, 1 per node); use "
+            "dispatch.nodes=1-2 or data.batch_size=60 or 72.",
+        ),
+        (
+            ["data.batch_size=64", "dispatch=slurm", "dispatch.nodes=3-6", "dispatch.gpus_per_node=2"],
+            "dispatch.nodes=3-6: data.batch_size=64 is not divisible by 6, 10, 12 ranks (3, 5, 6 nodes, 2 per node); "
+            "use dispatch.nodes=4 or data.batch_size=120.",
+        ),
+        (
+            ["data.batch_size=7", "dispatch=slurm", "dispatch.nodes=20-21"],
+            "dispatch.nodes=20-21: data.batch_size=7 is not divisible by 20, 21 ranks (20, 21 nodes, 1 per node); use "
+            "a smaller range.",
         ),
         (
             ["data.batch_size=3", "dispatch.nproc=2"],
@@ -177,6 +187,8 @@ def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() ->
 def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
     config = compose(["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"])
     assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
+    config = compose(["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"])
+    assert without_own_keys(config.data).batch_size == config.trainer.max_steps
 
 
 def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_sources_import_nothing_heavy():
     """So that a missing file is reported at once."""
     code = """
 import sys
-from launcher.data import text, tokens, digits, synthetic, custom
+from launcher.data import text, tokens, digits, synthetic, custom, jsonl, parquet, datasets
 assert len(digits.DigitsData(batch_size=1).train_dataset())
 sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
 """
@@ -59,6 +59,7 @@ sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
         ("digits", {}),
         ("synthetic", {}),
         ("custom", {"dataset": {"_target_": "torch.utils.data.TensorDataset"}}),
+        *((name, {"files": "a", "tokenizer": "b", "cache": "c"}) for name in ("jsonl", "parquet", "datasets")),
     ],
 )
 def test_every_configuration_makes_its_source(name, given):

@@ -236,3 +236,19 @@ def test_gradients_are_those_of_finite_differences():
                 ends.append(F.cross_entropy(model.logits(batch[0]).flatten(0, 1), batch[1].flatten()).item())
                 weight[index] -= sign * step
             assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(weight.grad[index].item(), rel=1e-3, abs=1e-9)
+
+
+def test_packed_documents_do_not_see_each_other():
+    torch.manual_seed(0)
+    model = GPT(vocab_size=32, seq_len=8, dim=16, num_layers=2, num_heads=2)
+    model.init_weights()
+    model.eval()
+    tokens = torch.randint(0, 32, (2, 8))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]] * 2)
+    labels = tokens.masked_fill(positions == 0, -100)
+    batch = {"input_ids": tokens, "labels": labels, "position_ids": positions}
+    loss, records = model(batch)
+    apart = torch.cat([model.logits(tokens[:, :5]), model.logits(tokens[:, 5:])], 1)
+    torch.testing.assert_close(records["logits"], apart)
+    assert model.num_targets(batch) == 12
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(apart[:, :-1].transpose(1, 2), labels[:, 1:]))

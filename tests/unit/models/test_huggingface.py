@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 from launcher import load_model
 from launcher.errors import ConfigError
 from launcher.jobs.export import write_model
-from launcher.models.huggingface import HuggingFaceCausalLM
+from launcher.models.huggingface import HuggingFaceModel
+from launcher.models.lora import Lora
 
 GPT2 = {
     "model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32,
@@ -17,12 +18,45 @@ LLAMA = {
     "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": 32, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True,
 }  # fmt: skip
+BERT = {
+    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+VIT = BERT | {"model_type": "vit", "image_size": 8, "patch_size": 4, "num_channels": 1, "qkv_bias": True}
+del VIT["max_position_embeddings"]
+T5 = {
+    "model_type": "t5",
+    "d_model": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "d_kv": 8,
+    "d_ff": 24,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+}
+CONFIGS = {
+    "causal_lm": GPT2, "masked_lm": BERT, "seq2seq_lm": T5, "sequence_classification": BERT,
+    "token_classification": BERT, "image_classification": VIT,
+}  # fmt: skip
+TOKENS = torch.arange(16).reshape(2, 8)
+MASKED = torch.tensor([[-100, -100, 1, 2, 0, 1, 2, 0], [-100, 1, 2, -100, -100, -100, -100, -100]])
+BATCHES = {
+    "causal_lm": {"input_ids": TOKENS, "labels": MASKED, "attention_mask": torch.ones_like(TOKENS)},
+    "masked_lm": {"input_ids": TOKENS, "labels": MASKED},
+    "seq2seq_lm": {"input_ids": TOKENS, "labels": MASKED},
+    "sequence_classification": {"input_ids": TOKENS, "labels": torch.tensor([0, 2])},
+    "token_classification": {"input_ids": TOKENS, "labels": MASKED},
+    "image_classification": {
+        "pixel_values": torch.linspace(0, 1, 128).reshape(2, 1, 8, 8),
+        "labels": torch.tensor([0, 2]),
+    },
+}
 
 
 def test_without_transformers_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"pip install 'torch-launcher\[huggingface\]'"):
-        HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+        HuggingFaceModel(vocab_size=64, config=GPT2)
 
 
 class TestWithTransformers:
@@ -38,11 +72,11 @@ class TestWithTransformers:
     @pytest.mark.parametrize(("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")])
     def test_a_config_built_one_is_drawn_and_learns(self, config, layer):
         with torch.device("meta"):
-            model = HuggingFaceCausalLM(vocab_size=64, seq_len=8, config=config)
+            model = HuggingFaceModel(vocab_size=64, seq_len=8, config=config)
         model.to_empty(device="cpu")
         torch.manual_seed(0)
         model.init_weights()
-        here = HuggingFaceCausalLM(vocab_size=64, seq_len=8, config=config)
+        here = HuggingFaceModel(vocab_size=64, seq_len=8, config=config)
         torch.manual_seed(0)
         here.init_weights()
         tensors = [*model.parameters(), *model.buffers()], [*here.parameters(), *here.buffers()]
@@ -61,7 +95,7 @@ class TestWithTransformers:
         assert losses[-1] < losses[0] and records == {}
 
     def test_the_loss_is_that_of_transformers(self):
-        model = HuggingFaceCausalLM(vocab_size=64, config=GPT2).eval()
+        model = HuggingFaceModel(vocab_size=64, config=GPT2).eval()
         tokens = torch.randint(0, 64, (2, 9))
         target = tokens[:, 1:].clone()
         target[0, :3] = -100
@@ -72,10 +106,10 @@ class TestWithTransformers:
         assert 0 <= records["accuracy"].item() <= 1
 
     def test_pretrained_weights_stay(self, tmp_path):
-        model = HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+        model = HuggingFaceModel(vocab_size=64, config=GPT2)
         model.model.to(torch.bfloat16).save_pretrained(tmp_path)
         with torch.device("meta"):
-            loaded = HuggingFaceCausalLM(vocab_size=60, seq_len=8, pretrained=str(tmp_path))
+            loaded = HuggingFaceModel(vocab_size=60, seq_len=8, pretrained=str(tmp_path))
         loaded.init_weights()
         assert loaded.training
         for name, tensor in loaded.model.state_dict().items():
@@ -87,7 +121,7 @@ class TestWithTransformers:
         for checkpointing in (False, True):
             torch.manual_seed(0)
             config = GPT2 | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            model = HuggingFaceCausalLM(vocab_size=64, config=config, gradient_checkpointing=checkpointing)
+            model = HuggingFaceModel(vocab_size=64, config=config, gradient_checkpointing=checkpointing)
             torch.manual_seed(0)
             model.init_weights()
             model((input, input))[0].backward()
@@ -100,6 +134,9 @@ class TestWithTransformers:
         [
             ({}, r"^model\.pretrained: needs a folder or a name"),
             ({"config": GPT2, "pretrained": "gpt2"}, r"not both"),
+            ({"config": {"model_type": "gpt2"}, "vocab_size": None}, r"^model\.vocab_size=null: .*data\.vocab_size"),
+            ({"config": GPT2, "lora": Lora(r=2)}, r"^model\.lora\.r=2: adapters need a pretrained model"),
+            ({"config": {"model_type": "vit"}}, r"^model\.config\.model_type=vit: .*for task causal_lm"),
             ({"config": {"model_type": "gpt22"}}, r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\."),
             ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: .*did you mean n_layer"),
             ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
@@ -110,15 +147,15 @@ class TestWithTransformers:
     )  # fmt: skip
     def test_what_cannot_be_built(self, options, sentence):
         with pytest.raises(ConfigError, match=sentence):
-            HuggingFaceCausalLM(vocab_size=64, **options)
+            HuggingFaceModel(**{"vocab_size": 64, **options})
 
     @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
     def test_transformers_loads_an_export(self, transformers_library, config, tmp_path):
         torch.manual_seed(0)
-        model = HuggingFaceCausalLM(vocab_size=64, config=config).eval()
-        node = {"_target_": "launcher.models.huggingface.HuggingFaceCausalLM", "vocab_size": 64, "config": config}
+        model = HuggingFaceModel(vocab_size=64, config=config).eval()
+        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "vocab_size": 64, "config": config}
         (tmp_path / "model-00001-of-00002.safetensors").write_text("of an earlier export")
-        assert write_model(tmp_path, node, model.state_dict()) == tmp_path / "model.safetensors"
+        assert write_model(tmp_path, node, model.state_dict()) == (tmp_path / "model.safetensors", node)
         assert sorted(path.name for path in tmp_path.glob("model*")) == ["model.safetensors"]
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         tokens = torch.arange(16).reshape(2, 8)
@@ -138,14 +175,88 @@ class TestWithTransformers:
         )
         source, export = tmp_path / "source", tmp_path / "export"
         export.mkdir()
-        first = HuggingFaceCausalLM(vocab_size=64, config=GPT2)
+        first = HuggingFaceModel(vocab_size=64, config=GPT2)
         first.model.save_pretrained(source)
         tokenizer.save_pretrained(source)
-        model = HuggingFaceCausalLM(vocab_size=64, pretrained=str(source))
-        node = {"_target_": "launcher.models.huggingface.HuggingFaceCausalLM", "pretrained": str(source)}
+        model = HuggingFaceModel(vocab_size=64, pretrained=str(source))
+        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "pretrained": str(source)}
         write_model(export, node | {"vocab_size": 64}, model.state_dict())
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(export)
         assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), first.model.parameters(), strict=True))
         assert (
             transformers_library.AutoTokenizer.from_pretrained(export)("b")["input_ids"] == tokenizer("b")["input_ids"]
         )
+
+    @pytest.mark.parametrize("task", BATCHES)
+    def test_the_loss_of_a_dict_batch_is_that_of_transformers(self, task):
+        torch.manual_seed(0)
+        model = HuggingFaceModel(task=task, vocab_size=64, num_labels=3, config=CONFIGS[task]).eval()
+        batch = BATCHES[task]
+        loss, records = model(batch)
+        torch.testing.assert_close(loss, model.model(**batch).loss, rtol=0, atol=0)
+        assert records["logits"].shape[:-1] == records["targets"].shape and 0 <= records["accuracy"] <= 1
+        assert HuggingFaceModel.num_targets(model, batch) == (records["targets"] != -100).sum()
+        if task.endswith("classification"):
+            (input, labels) = (next(iter(batch.values())), batch["labels"])
+            assert torch.equal(model((input, labels))[0], loss)
+
+    @pytest.mark.parametrize("task", ["causal_lm", "token_classification"])
+    def test_a_dict_batch_without_targets_has_loss_and_gradients_of_zero(self, task):
+        model = HuggingFaceModel(task=task, vocab_size=64, num_labels=3, config=CONFIGS[task])
+        batch = BATCHES[task] | {"labels": torch.full((2, 8), -100)}
+        loss, _ = model(batch)
+        loss.backward()
+        assert loss == 0 and model.num_targets(batch) == 0
+        assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+    @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+    def test_labels_that_are_numbers(self, problem):
+        config = CONFIGS["sequence_classification"] | {"problem_type": problem}
+        labels = 1 if problem == "regression" else 3
+        model = HuggingFaceModel(task="sequence_classification", vocab_size=64, num_labels=labels, config=config).eval()
+        targets = torch.tensor([0.0, 1.0]) if labels == 1 else torch.tensor([[0.0, 1, 1], [1, 0, 0]])
+        batch = {"input_ids": TOKENS, "labels": targets}
+        loss, records = model(batch)
+        assert loss == model.model(**batch).loss and model.num_targets(batch) == targets.numel()
+        assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (labels == 3)
+
+    def test_a_dict_batch_without_labels_is_refused(self):
+        model = HuggingFaceModel(vocab_size=64, config=GPT2)
+        with pytest.raises(ConfigError, match=r"^data: a batch for model\.task=causal_lm needs `labels`.* input_ids\."):
+            model({"input_ids": TOKENS})
+
+    def test_packed_documents_do_not_see_each_other(self):
+        torch.manual_seed(0)
+        for config in (GPT2, LLAMA):
+            model = HuggingFaceModel(vocab_size=64, config=config).eval()
+            positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]] * 2)
+            packed = model.model(input_ids=TOKENS, position_ids=positions, use_cache=False).logits
+            apart = torch.cat([model.logits(TOKENS[:, :5]), model.logits(TOKENS[:, 5:])], 1)
+            torch.testing.assert_close(packed, apart)
+
+    @pytest.mark.parametrize("model_type", ["llama", "qwen2", "mistral"])
+    def test_gpt2s_names_for_sizes_fit_other_architectures(self, model_type):
+        config = {"model_type": model_type, "n_layer": 3, "n_head": 2, "n_embd": 8, "bos_token_id": None}
+        settings = HuggingFaceModel(vocab_size=64, config=config | {"num_key_value_heads": 1}).model.config
+        assert (settings.num_hidden_layers, settings.num_attention_heads, settings.hidden_size) == (3, 2, 8)
+
+    def test_settings_and_classes_of_a_pretrained_model_can_be_changed(self, tmp_path):
+        config = CONFIGS["sequence_classification"]
+        first = HuggingFaceModel(task="sequence_classification", vocab_size=64, num_labels=3, config=config)
+        first.model.save_pretrained(tmp_path)
+        changes = {"hidden_dropout_prob": 0.25}
+        options = {"task": "sequence_classification", "pretrained": str(tmp_path), "config": changes}
+        second = HuggingFaceModel(**options, num_labels=5)
+        assert second.model.config.hidden_dropout_prob == 0.25 and second.model.classifier.out_features == 5
+        assert torch.equal(second.model.bert.pooler.dense.weight, first.model.bert.pooler.dense.weight)
+        assert torch.equal(HuggingFaceModel(**options).model.classifier.weight, first.model.classifier.weight)
+
+    def test_a_large_export_is_in_shards_and_loads(self, transformers_library, tmp_path):
+        model = HuggingFaceModel(vocab_size=64, config=LLAMA).eval()
+        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "vocab_size": 64, "config": LLAMA}
+        assert write_model(tmp_path, node, model.state_dict(), max_shard_size="10KB")[0] == tmp_path
+        assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+        theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        assert torch.equal(theirs(TOKENS).logits, model.logits(TOKENS))
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"model": node})))
+        assert torch.equal(load_model(tmp_path).logits(TOKENS), model.logits(TOKENS))

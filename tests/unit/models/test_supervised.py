@@ -84,3 +84,30 @@ def test_shard_units_are_the_longest_list():
 def test_no_module_is_refused():
     with pytest.raises(ConfigError, match=r"model\.module\._target_="):
         Supervised("resnet")
+
+
+class OwnLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, features, labels=None):
+        logits = self.layer(features)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"loss": loss, "logits": logits}
+
+
+def test_a_module_that_returns_its_loss_gets_dict_batches():
+    model = Supervised(OwnLoss())
+    batch = {"features": torch.randn(4, 3), "labels": torch.tensor([0, 1, -100, 1])}
+    loss, records = model.eval()(batch)
+    assert loss == model.module(**batch)["loss"] and model.num_targets(batch) == 3
+    assert 0 <= records["accuracy"] <= 1 and records["targets"] is batch["labels"]
+    empty = batch | {"labels": torch.full((4,), -100)}
+    model.train()(empty)[0].backward()
+    assert model(empty)[0] == 0 and not model.module.layer.weight.grad.any() and model.num_targets(empty) == 0
+
+
+def test_a_module_that_returns_no_loss_for_a_dict_batch_is_refused():
+    with pytest.raises(ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"):
+        Supervised(OwnLoss())({"features": torch.randn(4, 3)})

@@ -10,7 +10,8 @@ import pytest
 
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
-from launcher.run.record import Attempt, RunRecord, read_record
+from launcher.run.record import Attempt, RunRecord
+from launcher.run.record_format import read_record
 
 
 class Clock:
@@ -84,6 +85,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "signal": "SIGTERM",
         "exit_code": 143,
         "reason": None,
+        "world_size": 1,
     }
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
 
@@ -192,13 +194,6 @@ DAMAGED = {
     "binary": b"\xff\xfe",
     "a list": b"[]",
     "nested too deeply": b"[" * 100_000,
-    "attempts is a number": b'{"attempts": 3}',
-    "an empty attempt": b'{"attempts": [{}]}',
-    "attempts of text": b'{"attempts": ["one"]}',
-    "no step": b'{"step": null}',
-    "step is text": b'{"step": "20"}',
-    "best without a step": b'{"best": {"metric": "val/loss", "value": 1.0, "step": null}}',
-    "best is text": b'{"best": "step-20"}',
     "an unknown state": b'{"state": "going well"}',
 }
 

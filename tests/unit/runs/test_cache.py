@@ -9,7 +9,10 @@ import yaml
 
 from launcher.runs import cache
 from launcher.runs.cache import Overlay, RunCache
-from launcher.runs.find import StoredRun, find_runs
+from launcher.runs.find import find_runs
+from launcher.runs.stored_run import StoredRun
+from launcher.slurm.submission import FROZEN
+from support.submitted import note_job
 
 COUNT = 24
 
@@ -60,7 +63,7 @@ def test_a_second_listing_reads_no_run_again(folders, outputs, monkeypatch):
     assert all(known(StoredRun.read(folder.path)) == first[f"a/{folder.path.name}"] for folder in folders)
 
 
-@pytest.mark.parametrize("name", [name for name in cache.FILES if name != "slurm.json"])
+@pytest.mark.parametrize("name", [name for name in cache.FILES if name != FROZEN])
 def test_a_file_that_has_changed_is_read_again(folders, outputs, monkeypatch, name):
     find_runs(outputs)
     file = folders[3].path / name
@@ -73,7 +76,7 @@ def test_a_file_that_has_changed_is_read_again(folders, outputs, monkeypatch, na
 def test_a_changed_value_a_new_job_and_a_removed_run_are_seen(folders, outputs):
     find_runs(outputs)
     (folders[0].hydra / "config.yaml").write_text(yaml.safe_dump({"seed": 99}))
-    (folders[1].path / "slurm.json").write_text('{"job_id": "17"}')
+    note_job(folders[1], "/s/job-0.sh", job_id="17")
     (folders[2].record_path).unlink()
     runs = {run.id: run for run in find_runs(outputs)}
     assert dict(runs["00000000"].values) == {"seed": "99"}

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from launcher.slurm.submission import JobNote
+from support.submitted import note_job
 
 
 def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):
     """Its processes are on a node: to stop them there is no advice to give."""
     folder = make_run("gpt", "1a2b0000", state="running")
     (folder.lock_path).write_text(folder.lock_path.read_text().replace('"host": "', '"host": "node-of-'))
-    JobNote("/s/job-0.sh", job_id="7").write(folder)
+    note_job(folder, "/s/job-0.sh", job_id="7")
     (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2; exit 1\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -25,7 +25,7 @@ def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypa
 def test_a_run_that_no_process_is_on_is_cancelled_at_once(make_run, runs, tmp_path, monkeypatch, state):
     """Its process has left already, or has not started: it cannot record the end."""
     folder = make_run("gpt", "1a2b0000", state="preempted")
-    JobNote("/s/job-0.sh", job_id="7").write(folder)
+    note_job(folder, "/s/job-0.sh", job_id="7")
     for name, text in (("squeue", f"echo '7|{state}|None|node1|'"), ("scancel", "true")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

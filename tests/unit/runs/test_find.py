@@ -1,9 +1,7 @@
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.find import StoredRun, find_run, find_runs, join_queue
-from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote
+from launcher.runs.find import find_run, find_runs
 
 
 @pytest.fixture
@@ -45,16 +43,3 @@ def test_the_first_that_began_comes_first_and_runs_are_not_searched(four, output
     inner.mkdir(parents=True)
     (inner / "run.json").write_text("{}")
     assert [run.id for run in find_runs(outputs)] == ["1a2b0000", "1a3c0000", "7f000000", "99000000"]
-
-
-@pytest.mark.parametrize(
-    ("job_state", "state"),
-    [("SUSPENDED", "running"), ("RUNNING", "running"), ("PENDING", "queued"), (None, "stale")],
-)
-def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
-    """The processes of a suspended job give no sign of life."""
-    folder = make_run("gpt", "1a2b0000", state="stale")
-    JobNote("/s/job-0.sh", job_id="7").write(folder)
-    run = StoredRun.read(folder.path)
-    join_queue([run], {} if job_state is None else {"7": QueuedJob("7", job_state, "None", "node1", "/s/job-0.sh")})
-    assert run.state == state

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.run.record import RunRecord
 from launcher.runs.logs import growth, last_lines
-from launcher.slurm.submission import JobNote
+from support.submitted import note_job
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
 def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs):
     folder = make_run("gpt", "bbbb0002", state="failed")
     script = outputs / ".slurm" / "1" / "job-0.sh"
-    JobNote(str(script), 3, job_id="12_3").write(folder)
+    note_job(folder, str(script), 3, job_id="12_3")
     script.parent.mkdir(parents=True)
     (script.parent / "12_3.out").write_text("slurmstepd: error: no such user\n")
     for words in ([], ["--slurm"]):

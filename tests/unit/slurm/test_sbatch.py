@@ -11,10 +11,12 @@ import pytest
 
 from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
+from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.slurm.journal import Journal
-from launcher.slurm.sbatch import GUARD, Script, seconds
+from launcher.slurm.sbatch import Script, seconds
+from launcher.slurm.size import GUARD
 from support.scripted_slurm import ScriptedSlurm
 
 
@@ -48,6 +50,18 @@ def test_a_malformed_time_limit_is_refused():
 )
 def test_one_task_per_gpu(settings, tasks):
     assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
+
+
+def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path):
+    settings = SlurmDispatch(nodes="1-4", gpus_per_node=2, cpus_per_task=3)
+    flags = settings.flags()
+    assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
+    assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
+    run = SubmittedRun("mlp/1", {"run": {"name": "mlp", "dir": tmp_path}, "paths": {"outputs": tmp_path}}, None)
+    command = settings._script(run, []).command(tmp_path / "job-0.sh").splitlines()[-1]
+    script = f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; run={tmp_path}; {command}"
+    words = subprocess.check_output(["bash", "-c", script], text=True)
+    assert words.startswith("srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --kill-on-bad-exit=1 --cpus-per-task=3 bash")
 
 
 def test_a_container_is_around_python_or_srun():

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from launcher.dispatch.slurm_task import is_superseded
 from launcher.errors import ConfigError
@@ -15,16 +14,18 @@ from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (
-    JOB_NOTE,
+    FROZEN,
     JobNote,
     freeze,
     frozen,
+    id_path,
     load_frozen,
     one_at_a_time,
     undone_on_failure,
     why_skipped,
     write_script,
 )
+from support.submitted import note_job
 
 HYDRA = {"overrides": {"task": ["seed=1"]}, "job": {"num": "${oc.env:NOT_SET}"}}
 
@@ -42,14 +43,22 @@ def test_a_frozen_configuration_is_read_back(folder):
     assert frozen(folder) == (config(folder.path), HYDRA)
     settings, hydra = load_frozen(folder)
     assert settings.seed == 1 and hydra is not None and hydra.hydra.overrides.task == ["seed=1"]
-    assert yaml.safe_load((folder.hydra / "overrides.yaml").read_text()) == ["seed=1"]
     assert RunRecord(folder).state == "queued"
+    assert sorted(path.name for path in folder.path.rglob("*") if path.is_file()) == ["run.json", "submission.json"]
+
+
+def test_the_id_of_an_array_is_that_of_its_runs(folder, tmp_path):
+    script = tmp_path / "job-0.sh"
+    note_job(folder, str(script), 3)
+    assert JobNote.read(folder) == JobNote(str(script), 3)
+    id_path(script).write_text("12\n")
+    assert JobNote.read(folder) == JobNote(str(script), 3, job_id="12_3")
 
 
 @pytest.mark.parametrize("job_id", [None, "12_0"])
 def test_why_a_run_is_not_submitted(folder, job_id):
     assert why_skipped(folder, {}) is None
-    JobNote("/s/job-0.sh", 0, job_id=job_id).write(folder)  # without an id: the command was killed during sbatch
+    note_job(folder, "/s/job-0.sh", 0, job_id=job_id)  # without an id: the command was killed during sbatch
     others = [QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"), QueuedJob("13", "RUNNING", "", "", "/s")]
     queue = {job.id: job for job in others}
     assert why_skipped(folder, queue) is None
@@ -61,9 +70,9 @@ def test_why_a_run_is_not_submitted(folder, job_id):
     assert why_skipped(folder, queue) == "already completed"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "{}", '{"job": 1}', '{"job": null}'])
 def test_a_damaged_job_note_is_none(folder, text):
-    (folder.path / "slurm.json").write_text(text)
+    (folder.path / FROZEN).write_text(text)
     assert JobNote.read(folder) is None
 
 
@@ -97,17 +106,17 @@ def test_an_array_lists_its_runs_in_order(folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "script", "leaves"),
     [
-        ('{"script": "/new.sh"}', "/new.sh", False),
-        ('{"script": "/newer.sh"}', "/new.sh", True),
+        ('{"job": {"script": "/new.sh"}}', "/new.sh", False),
+        ('{"job": {"script": "/newer.sh"}}', "/new.sh", True),
         (None, "/new.sh", True),  # its submission was undone
         ("", "/new.sh", False),  # it cannot be read
         (None, None, False),
     ],
 )
 def test_a_job_leaves_a_run_that_was_submitted_again(folder, content, script, leaves):
-    (folder.path / JOB_NOTE).unlink()
+    (folder.path / FROZEN).unlink()
     if content is not None:
-        (folder.path / JOB_NOTE).write_text(content)
+        (folder.path / FROZEN).write_text(content)
     assert is_superseded(folder, script) == leaves
 
 

@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from launcher.errors import ConfigError
-from launcher.runs.find import StoredRun
+from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.search import Search
 from support.toy_trials import ToyRunner, loss, search
 
@@ -35,6 +35,33 @@ def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path
         assert runner.starts == [trial.number for trial in newest if trial.refusal is None], "lost or run twice"
     assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
     assert len({trial.params["x"] for trial in parts.trials}) == 6
+
+
+def test_a_gaussian_process_that_is_killed_asks_the_same_trials(tmp_path: Path) -> None:
+    keys = {"sampler": "gp", "sampler_options": {"n_startup_trials": 2}}
+    whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), n_trials=4, **keys)
+    whole.run()
+    for number in (3, 4):
+        parts = search(tmp_path / "parts", ToyRunner(tmp_path / "parts"), n_trials=number, **keys)
+        parts.run()
+    assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
+    assert len({trial.params["x"] for trial in parts.trials}) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "rungs", "steps"),
+    [({"pruner": "none"}, [], {90}), ({"pruner": "median"}, [], {90}), ({"eta": 2}, [10, 20, 30, 50], {20, 30, 90})],
+)
+def test_trials_follow_a_pruner_that_changed(tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]) -> None:
+    keys = {"sampler": "random", "n_trials": 5}
+    first = search(tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, eta=4)
+    first.run()
+    assert (first.rungs, statuses(first)["paused"]) == ([15, 60], 3)
+    again = search(tmp_path, ToyRunner(tmp_path), **keys | {"pruner": "asha"} | changed)
+    again.run()
+    assert again.rungs == rungs
+    assert {trial.step for trial in again.trials if trial.refusal is None} == steps
+    assert again.trials[0].step == StoredRun.read(tmp_path / str(again.trials[0].run)).record["step"]
 
 
 def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
@@ -78,6 +105,27 @@ def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(
     assert "is the best of the highest rung, resumes" in "".join(study.lines)
 
 
+def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: Path) -> None:
+    class Lingering(ToyRunner):
+        """Processes end later than their runs."""
+
+        looks = 0
+
+        def start(self, number: int, config: Any, hydra: Any) -> None:
+            assert number not in self.codes, "it runs still"
+            super().start(number, config, hydra)
+            self.looks = 0
+
+        def ended(self) -> dict[int, int]:
+            self.looks += 1
+            return super().ended() if self.looks > 3 else {}
+
+    enqueue = [{"x": x} for x in (0.31, 0.5, 0.6)]
+    study = search(tmp_path, Lingering(tmp_path), n_trials=3, parallel=4, pruner="asha", enqueue=enqueue)
+    study.run()
+    assert [trial.step for trial in study.trials] == [90, 10, 10]
+
+
 def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Path) -> None:
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.34, 0.5, 0.51, 0.52, 0.53, 0.54)]
     first = search(tmp_path, ToyRunner(tmp_path), n_trials=4, pruner="asha", enqueue=enqueue)
@@ -90,7 +138,7 @@ def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Pa
 
 
 @pytest.mark.parametrize("pruner", ["median", "percentile"])
-def test_a_trial_below_the_others_is_stopped(tmp_path: Path, pruner: str) -> None:
+def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: Path, pruner: str) -> None:
     stopped: list[int] = []
 
     class Slow(ToyRunner):
@@ -111,6 +159,9 @@ def test_a_trial_below_the_others_is_stopped(tmp_path: Path, pruner: str) -> Non
     study.run()
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
+    again = search(tmp_path, runner := ToyRunner(tmp_path), pruner="none", enqueue=enqueue, n_trials=4)
+    again.run()
+    assert (runner.starts, again.trials[3].step) == ([3], 90)
 
 
 def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path) -> None:
@@ -172,6 +223,8 @@ def test_looks_that_take_long_are_rare(tmp_path: Path) -> None:
     study = search(tmp_path, ToyRunner(tmp_path))
     study.poll = 0.3
     assert [study._pause(took) for took in (0.001, 0.1, 60.0)] == pytest.approx([0.3, 0.9, 4.8])
+    study.poll = 2.0  # of a cluster
+    assert [study._pause(took) for took in (0.001, 0.2, 1.0, 60.0)] == pytest.approx([2.0, 2.0, 9.0, 32.0])
 
 
 def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ def test_directions_and_value_follow_the_objectives() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "pruner"),
+    [([], "asha"), (["dispatch=slurm"], "median"), (["hpo.objective=[val/loss,val/accuracy]"], "none")],
+)
+def test_the_pruner_follows_where_trials_run(overrides: list[str], pruner: str) -> None:
+    assert settings("hpo.pruner=auto", *overrides).pruner == pruner
+
+
+@pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["hpo.objective=val/x"], "hpo.objective=val/x: the name does not tell whether less or more is better"),
@@ -34,6 +42,7 @@ def test_directions_and_value_follow_the_objectives() -> None:
         (["hpo.pruner=asha", "trainer.max_epochs=2"], "needs trainer.max_steps instead of trainer.max_epochs"),
         (["hpo.pruner=asha", "~hooks.checkpointing"], "a pause needs a checkpoint; keep hooks.checkpointing"),
         (["hpo.sampler=tp"], "hpo.sampler='tp': should be one of tpe, random, grid, qmc, gp, cmaes, nsgaii"),
+        (["hpo.sampler=grid", "hpo.space_function=a.b"], "hpo.sampler=grid: has no hpo.space_function; use"),
         (["hpo.n_trials=0"], "hpo.n_trials=0: should be a whole number greater than 0"),
     ],
 )

@@ -3,9 +3,15 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+from optuna.distributions import FloatDistribution
 
+from launcher.config.compositions import normalize
+from launcher.config.session import loader, session
 from launcher.errors import ConfigError
+from launcher.sweepers.space import read_space
 from launcher.sweepers.sweep import locked
+from support.composition import composed
 from support.projects import exit_code
 
 LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
@@ -31,7 +37,14 @@ def search(*overrides: str) -> int:
         ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
         ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
         ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
-        ([LR, "dispatch=slurm"], "hydra/sweeper=optuna: SlurmDispatch is not supported"),
+        (["hpo.space.optimizer.lrr=1,2"], "hpo.space: optimizer.lrr is not a key of the configuration; did you mean"),
+        (
+            ["hpo.space.optimizer.lr=interval(1,"],
+            "hpo.space: optimizer.lr='interval(1,' is no range; e.g. optimizer",
+        ),
+        (["hpo.space={optimizer.lr:choice(1,2)}"], "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or"),
+        ([LR, "hpo.seed=1,2"], "hpo.seed=1,2: is a setting of the whole search; give it one value."),
+        ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
     ],
 )
 def test_a_bad_command_is_one_sentence(
@@ -46,6 +59,32 @@ def test_a_bad_command_is_one_sentence(
     printed = capsys.readouterr().err
     assert sentence in printed
     assert len(printed.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "hpo.space.optimizer.lr=tag(log,interval(1e-4,1e-1))",
+        "+hpo.space.optimizer.lr='tag(log,interval(1e-4,1e-1))'",
+        "hpo.space={optimizer.lr:tag(log,interval(1e-4,1e-1))}",
+        "hpo.space={optimizer:{lr:'tag(log,interval(1e-4,1e-1))'}}",
+    ],
+)
+def test_ranges_of_the_settings_on_the_command_line(typed: str) -> None:
+    config = composed([typed])
+    with session(None):
+        space, _ = read_space(loader(), [normalize(typed)], OmegaConf.to_container(config.hpo.space))
+    assert space == {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
+
+
+def test_a_search_without_slurm_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert search(LR, "dispatch=slurm", "hpo.parallel=2") == 2
+    assert "dispatch=slurm: srun is not installed" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

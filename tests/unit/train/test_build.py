@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launcher import BaseHook
 from launcher.config.compose import compose
@@ -12,6 +15,8 @@ from launcher.optim.precision import Precision
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import build_trainer, compile_options, step_plan
+
+TRAINER = compose(["model=mlp", "data=digits"]).trainer
 
 
 class Names(BaseHook):
@@ -56,20 +61,27 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
     assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
 
 
-@pytest.mark.parametrize(("micro", "ranks", "expected"), [(None, 1, (12, 1)), (None, 3, (4, 1)), (2, 3, (2, 2))])
-def test_the_batch_is_divided(micro: int | None, ranks: int, expected: tuple[int, int]) -> None:
-    config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro or 'null'}"])
+@given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))
+def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
+    config = OmegaConf.create({"data": {"batch_size": ranks * share}, "trainer": TRAINER})
+    config.trainer.micro_batch_size = most
     plan = step_plan(config, ranks, Precision())
-    assert (plan.micro_batch_size, plan.grad_accum_steps) == expected
+    assert plan.micro_batch_size is not None
+    assert plan.micro_batch_size * plan.grad_accum_steps == share
+    fitting = [size for size in range(1, share + 1) if share % size == 0 and size <= (most or share)]
+    assert plan.micro_batch_size == max(fitting)
 
 
-@pytest.mark.parametrize(
-    ("micro", "ranks", "key"), [("null", 5, "data.batch_size=12"), (5, 2, "trainer.micro_batch_size=5")]
-)
-def test_a_batch_that_does_not_divide_is_refused(micro: object, ranks: int, key: str) -> None:
-    config = compose(["model=mlp", "data=digits", "data.batch_size=12", f"trainer.micro_batch_size={micro}"])
-    with pytest.raises(ConfigError, match=key):
-        step_plan(config, ranks, Precision())
+def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = compose(["model=mlp", "data=digits", "data.batch_size=62", "trainer.micro_batch_size=16"])
+    assert step_plan(config, 2, Precision()).grad_accum_steps == 31
+    assert "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16" in caplog.text
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    config = compose(["model=mlp", "data=digits", "data.batch_size=12"])
+    with pytest.raises(ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"):
+        step_plan(config, 5, Precision())
 
 
 @pytest.mark.parametrize(

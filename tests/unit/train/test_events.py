@@ -1,7 +1,6 @@
 """Which methods of hooks are called."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from launcher import BaseHook
@@ -77,7 +76,7 @@ class Derived(Rare):
 
 def called(schedule, step, is_end=False):
     names = []
-    for call in schedule.at(SimpleNamespace(step=step, is_last_step=is_end, is_paused=False)):
+    for call in schedule.at(step, everything=is_end):
         call(names)
     return names
 
@@ -94,3 +93,24 @@ def test_a_method_that_replaces_another_is_called_at_each_step():
     replaced = Rare(10)
     replaced.on_after_step = lambda trainer: trainer.append("function")
     assert called(Schedule([Derived(10), replaced], "on_after_step"), 1) == ["derived", "function"]
+
+
+def test_a_hook_can_ask_for_the_next_boundary(tmp_path: Path) -> None:
+    class Last(BaseHook):
+        steps: list[int] = []
+
+        def called_every(self, event: str) -> int:
+            return AT_LAST
+
+        def on_step_boundary(self, trainer: Any) -> None:
+            self.steps.append(trainer.step)
+            if trainer.step == 3:
+                trainer.state.needs_boundary = True
+
+    class Asks(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            if trainer.step == 3:
+                trainer.state.needs_boundary = True
+
+    Toy([Last(), Asks()], 6, tmp_path).train()
+    assert Last.steps == [3, 4, 6]

@@ -1,0 +1,1 @@
+"""What Launcher costs, beside others: `python -m benchmarks --help`."""

@@ -1,0 +1,176 @@
+"""The default gpt, composed, beside a hand-written loop of the same module: step, memory, torch.compile."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.callgrind import Counter
+from benchmarks.measure import Benchmark, NotRun, cpu_seconds, status
+
+BATCH = 8
+SMALL = ["data.seq_len=128"]
+LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num_layers=8", "model.num_heads=8"]
+"""30 million parameters."""
+WARM_UP, COUNTED = 6, 10
+
+
+def composed(settings: list[str], steps: int, hooks: str = "[default]") -> Any:
+    """A trainer as `python -m launcher` builds it, and its temporary folder."""
+    from launcher.config.compose import compose
+    from launcher.run.folder import RunFolder
+    from launcher.train.build import build_trainer
+
+    folder = tempfile.TemporaryDirectory()
+    config = compose(
+        [
+            "data=synthetic", "model=gpt", f"data.batch_size={BATCH}", f"trainer.max_steps={steps}", f"hooks={hooks}",
+            "tracker=[]", "device=cpu", "strategy=none", "run.name=benchmark", "run.id=benchmark",
+            f"paths.outputs={folder.name}", *settings,
+        ]
+    )  # fmt: skip
+    return build_trainer(config, RunFolder(Path(folder.name) / "run").create(), []), folder
+
+
+class ByHand:
+    """The same model, optimizer and batches, and a loop of five lines."""
+
+    def __init__(self, settings: list[str]):
+        trainer, self.folder = composed(settings, 1)
+        self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, iter(trainer.data_loader)
+        self.scheduler = trainer.lr_scheduler
+
+    def step(self) -> None:
+        from torch.nn.utils import clip_grad_norm_
+
+        loss, _ = self.model(next(self.batches))
+        loss.backward()
+        clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+
+class Counting:
+    """A loader's batches; counting is switched on and off between steps."""
+
+    def __init__(self, loader: Any, steps: int, start: Callable[[], None], stop: Callable[[], None]):
+        self.loader, self.steps, self.start, self.stop = loader, steps, start, stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["loader"], name)
+
+    def __iter__(self) -> Any:
+        for number, batch in enumerate(self.loader):
+            if number == WARM_UP:
+                self.start()
+            if number == WARM_UP + self.steps:
+                self.stop()
+            yield batch
+
+
+def instructions_by_hand(settings: list[str]) -> Callable[[bool], float]:
+    def contender(quick: bool) -> float:
+        loop, counter = ByHand(settings), Counter()
+        for _ in range(WARM_UP):
+            loop.step()
+        counter.start()
+        for _ in range(COUNTED):
+            loop.step()
+        counter.stop("steps")
+        return COUNTED
+
+    return contender
+
+
+def instructions_launched(settings: list[str], hooks: str) -> Callable[[bool], float]:
+    def contender(quick: bool) -> float:
+        counter = Counter()
+        trainer, folder = composed(settings, WARM_UP + COUNTED + 1, hooks)
+        trainer.data_loader = Counting(trainer.data_loader, COUNTED, counter.start, lambda: counter.stop("steps"))
+        trainer.train()
+        folder.cleanup()
+        return COUNTED
+
+    return contender
+
+
+def memory_by_hand(quick: bool) -> float:
+    loop = ByHand(SMALL if quick else LARGE)
+    return peak(lambda: [loop.step() for _ in range(5)])
+
+
+def memory_launched(quick: bool) -> float:
+    trainer, folder = composed(SMALL if quick else LARGE, 5, hooks="[progress,logging]")
+    figure = peak(trainer.train)
+    folder.cleanup()
+    return figure
+
+
+def peak(act: Callable[[], Any]) -> float:
+    """The most memory of the process while it trains, in MiB."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    act()
+    return status("VmHWM") / 2**20
+
+
+def compiled(launched: bool, compiles: bool) -> Callable[[bool], float]:
+    """CPU milliseconds a step, after the compilation."""
+
+    def contender(quick: bool) -> float:
+        import shutil
+        import time
+
+        if compiles and shutil.which("g++") is None:
+            raise NotRun("torch.compile needs g++")
+        steps = 5 if quick else 30
+        settings = [*SMALL, f"trainer.compile={'true' if compiles and launched else 'false'}"]
+        if not launched:
+            loop = ByHand(settings)
+            if compiles:
+                loop.model.compile()
+            return cpu_seconds(loop.step, WARM_UP, steps) * 1000
+        times: list[float] = []
+        trainer, folder = composed(settings, WARM_UP + steps + 1, hooks="[]")
+        clock = lambda: times.append(time.process_time())  # noqa: E731
+        trainer.data_loader = Counting(trainer.data_loader, steps, clock, clock)
+        trainer.train()
+        folder.cleanup()
+        return (times[1] - times[0]) / steps * 1000
+
+    return contender
+
+
+BENCHMARKS = [
+    Benchmark(
+        "gpt",
+        f"The default gpt, batch {BATCH} x 128 tokens, composed by Hydra",
+        "instructions a step",
+        {
+            "hand-written loop": instructions_by_hand(SMALL),
+            "Launcher, no hooks": instructions_launched(SMALL, "[]"),
+            "Launcher, default hooks": instructions_launched(SMALL, "[progress,logging,checkpointing]"),
+        },
+        goals={"Launcher, no hooks": 1.01, "Launcher, default hooks": 1.01},
+        counts_instructions=True,
+    ),
+    Benchmark(
+        "compile",
+        f"The default gpt, batch {BATCH} x 128 tokens, torch.compile off and on",
+        "CPU ms a step",
+        {
+            "hand-written loop": compiled(False, False),
+            "Launcher": compiled(True, False),
+            "hand-written loop, compiled": compiled(False, True),
+            "Launcher, compiled": compiled(True, True),
+        },
+    ),
+    Benchmark(
+        "memory",
+        "A gpt of 30 million parameters: the most memory of the process",
+        "MiB",
+        {"hand-written loop": memory_by_hand, "Launcher": memory_launched},
+        goals={"Launcher": 1.05},
+    ),
+]

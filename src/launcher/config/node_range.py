@@ -1,0 +1,38 @@
+"""How many nodes a job may have: a number, or the least and the most (`1-4`)."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+RANGE = re.compile(r"([1-9]\d*)-([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class NodeRange:
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, nodes: Any) -> "NodeRange | None":
+        """The value of `dispatch.nodes`; None: it is not a number of nodes, nor a range."""
+        if type(nodes) is int and nodes > 0:
+            return cls(nodes, nodes)
+        match = RANGE.fullmatch(nodes) if isinstance(nodes, str) else None
+        if match is None or int(match[1]) > int(match[2]):
+            return None
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.least}-{self.most}" if self.is_open else str(self.least)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a start may have more nodes than another."""
+        return self.least < self.most
+
+    @property
+    def counts(self) -> range:
+        return range(self.least, self.most + 1)
+
+    def plus(self, spares: int) -> "NodeRange":
+        return NodeRange(self.least + spares, self.most + spares)

@@ -1,0 +1,155 @@
+"""Documents of text, chats or labelled texts, tokenized once: what jsonl, parquet and datasets have in common."""
+
+import json
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from launcher.data.base import DataSource
+from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
+from launcher.data.files import find_files
+from launcher.data.records import Reader
+from launcher.data.rows import Rows
+from launcher.data.token_store import TokenStore, shared, write_store
+from launcher.errors import ConfigError
+from launcher.run import signals
+from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
+
+logger = logging.getLogger("launcher")
+VERSION = 1
+"""Of the way in which documents become tokens; another one makes new token folders."""
+
+
+class DocumentData(DataSource):
+    """Samples of documents, as mappings with `input_ids` and `labels`; see `launcher.data.rows.Rows`.
+
+    The files are read once, a record at a time, and kept as tokens in `cache`, which is memory-mapped.
+
+    Args:
+        files: where the documents are: a path or glob, or a list of them.
+        val_files: the same for the held-out documents; None: every (1 / val_fraction)-th of `files`.
+        tokenizer: a folder that `save_pretrained` of a tokenizer of transformers wrote.
+        seq_len: T, tokens of a row at most.
+        pack: several documents in a row; False: one.
+        text_field: the field with the text, on which a model is trained.
+        prompt_field: the field with a text before it, on which the model is not trained.
+        messages_field: the field with a chat, a list of {role, content}; the assistant's turns are trained on.
+        label_field: the field with the class of the text, for classification.
+        num_classes: of classification; models refer to it.
+        vocab_size: models with new weights refer to it; None: they have their own.
+        cache: folder for the tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: PositiveInt,
+        files: str | list[str],
+        tokenizer: str,
+        val_files: str | list[str] | None = None,
+        val_fraction: UnitInterval = 0.05,
+        seq_len: PositiveInt = 128,
+        pack: bool = True,
+        text_field: str = "text",
+        prompt_field: str | None = None,
+        messages_field: str | None = None,
+        label_field: str | None = None,
+        num_classes: PositiveInt | None = None,
+        vocab_size: PositiveInt | None = None,
+        cache: str = "outputs/.tokens",
+        shuffle: bool = True,
+        num_workers: NonNegativeInt = 0,
+    ):
+        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        self.files, self.val_files, self.val_fraction = files, val_files, val_fraction
+        self.tokenizer = Path(tokenizer).expanduser()
+        self.seq_len, self.pack, self.cache = seq_len, pack, Path(cache).expanduser()
+        self.fields = Fields(text_field, prompt_field, messages_field, label_field)
+        self.num_classes, self.vocab_size = num_classes, vocab_size
+
+    reader: Reader
+
+    def find(self, key: str, patterns: str | list[str]) -> list[Path]:
+        """The files or folders that `patterns`, the value of `key`, name."""
+        return find_files(key, patterns)
+
+    def check(self) -> None:
+        self.fields.check()
+        self.find("data.files", self.files)
+        if self.val_files is not None:
+            self.find("data.val_files", self.val_files)
+        if not self.tokenizer.is_dir():
+            raise ConfigError(
+                f"data.tokenizer={self.tokenizer}: there is no such folder; "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package transformers writes one."
+            )
+        if self.fields.label is not None and self.num_classes is None:
+            raise ConfigError(f"data.label_field={self.fields.label}: needs data.num_classes, the number of classes.")
+
+    def train_dataset(self) -> Rows:
+        return self._rows("data.files", self.files, 0.0 if self.val_files else self.val_fraction, "train")
+
+    def val_dataset(self) -> Rows | None:
+        if self.val_files is not None:
+            return self._rows("data.val_files", self.val_files, 0.0, "train")
+        return self._rows("data.files", self.files, self.val_fraction, "val") if self.val_fraction else None
+
+    def _rows(self, key: str, patterns: str | list[str], val_fraction: float, part: str) -> Rows:
+        from launcher.run.ranks import on_main  # imports torch
+
+        files = self.find(key, patterns)
+        folder = self.cache.absolute() / self._name(files, val_fraction)
+        shared(folder, partial(self._tokenize, folder, key, files, val_fraction), on_main)
+        store = TokenStore(folder / part)
+        if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
+            raise ConfigError(
+                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer} has "
+                f"{store.meta['vocab_size']} tokens; set data.vocab_size={store.meta['vocab_size']} or more."
+            )
+        rows = Rows(store, self.seq_len, self.pack)
+        if not len(rows):
+            other = "too few to train on with" if part == "train" else "too few to hold any out with"
+            raise ConfigError(f"{key}: the files have {sum(store.meta['documents'].values())} documents, {other} "
+                              f"data.val_fraction={val_fraction}; add documents or set data.val_files.")  # fmt: skip
+        if part == "train" and (count := rows.cut()):
+            logger.warning(
+                "%s: %d of %d documents are longer than data.seq_len=%d and are cut.",
+                key, count, store.meta["documents"][part], self.seq_len,
+            )  # fmt: skip
+        return rows
+
+    def _name(self, files: list[Path], val_fraction: float) -> str:
+        """A hash of what decides on the tokens."""
+        stats = [[str(file), *_stamp(file)] for file in files]
+        what = [VERSION, type(self).__name__, stats, tokenizer_digest(self.tokenizer), vars(self.fields)]
+        text = json.dumps([*what, val_fraction, self.num_classes if self.fields.label else None])
+        return xxhash.xxh3_64_hexdigest(text.encode())
+
+    def _tokenize(self, folder: Path, key: str, files: list[Path], val_fraction: float) -> None:
+        encoder = Encoder(self.tokenizer, self.fields, self.num_classes)
+        size = len(encoder.tokenizer)
+        logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
+        meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}
+        write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
+
+    def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
+        for file in files:
+            is_empty = True
+            for record, where in type(self).reader(file, self.fields.names()):
+                is_empty = False
+                signals.check()
+                document = encoder(record, where)
+                if len(document.ids):
+                    yield document
+            if is_empty:
+                raise ConfigError(f"{key}: {file}: is empty; leave it out.")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of a file; of a folder, those of all its files together."""
+    stats = [file.stat() for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path.stat()]
+    return sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0)

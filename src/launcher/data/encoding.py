@@ -1,0 +1,178 @@
+"""From a record to token ids, which of them are targets, and the class of the record."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from launcher.errors import ConfigError
+
+
+@dataclass
+class Document:
+    ids: np.ndarray
+    """int64 [N]."""
+    is_target: np.ndarray | None = None
+    """bool [N]; None: all are."""
+    label: int | None = None
+
+
+@dataclass
+class Fields:
+    """The names of the fields that are used: the source's arguments."""
+
+    text: str = "text"
+    prompt: str | None = None
+    messages: str | None = None
+    label: str | None = None
+
+    def names(self) -> list[str]:
+        if self.messages is not None:
+            return [self.messages]
+        return [name for name in (self.prompt, self.text, self.label) if name is not None]
+
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigError: two that exclude each other.
+        """
+        used = {name: value for name, value in asdict(self).items() if value is not None and name != "text"}
+        if len(used) > 1:
+            first, second, *_ = (f"data.{name}_field" for name in used)
+            raise ConfigError(f"{second}: {first} is set too, and only one may be; e.g. {first}=null.")
+
+
+class Encoder:
+    """
+    Args:
+        folder: of a tokenizer of transformers.
+        num_classes: labels are below it.
+    Raises:
+        ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat template, for messages).
+    """
+
+    def __init__(self, folder: Path, fields: Fields, num_classes: int | None):
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise ConfigError(
+                "data.tokenizer: needs the package transformers; pip install 'torch-launcher[huggingface]'."
+            ) from error
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"data.tokenizer={folder}: has no tokenizer; AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+                " of the package transformers writes one."
+            ) from error
+        if fields.messages is not None and not self.tokenizer.chat_template:
+            raise ConfigError(
+                f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat template; use that of a "
+                "chat model."
+            )
+        self.fields, self.num_classes = fields, num_classes
+        self.end: int | None = self.tokenizer.eos_token_id
+
+    @property
+    def pad(self) -> int:
+        """The token that fills rows; it is never a target."""
+        own = self.tokenizer.pad_token_id
+        return int(own if own is not None else self.end or 0)
+
+    def __call__(self, record: dict[str, Any], where: str) -> Document:
+        """
+        Raises:
+            ConfigError: a field is missing, or is of another type.
+        """
+        if self.fields.messages is not None:
+            return self._chat(record, where)
+        text = _field(record, "text", self.fields.text, str, where)
+        if self.fields.label is not None:
+            return Document(self._ids(text, special=True), label=self._label(record, where))
+        if self.fields.prompt is None:
+            return Document(self._ended(self._ids(text, special=True)))
+        prompt = self._ids(_field(record, "prompt", self.fields.prompt, str, where), special=True)
+        if len(prompt) and prompt[-1] == self.end:
+            prompt = prompt[:-1]
+        ids = np.concatenate([prompt, self._ended(self._ids(text, special=False))])
+        return Document(ids, np.arange(len(ids)) >= len(prompt))
+
+    def _ids(self, text: str, special: bool) -> np.ndarray:
+        return np.array(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"], dtype=np.int64)
+
+    def _ended(self, ids: np.ndarray) -> np.ndarray:
+        if self.end is None or (len(ids) and ids[-1] == self.end):
+            return ids
+        return np.append(ids, self.end)
+
+    def _label(self, record: dict[str, Any], where: str) -> int:
+        label = _field(record, "label", str(self.fields.label), int, where)
+        if not 0 <= label < (self.num_classes or 0):
+            raise ConfigError(
+                f"data.num_classes={'null' if self.num_classes is None else self.num_classes}: {where} has the label "
+                f"{label}; labels are 0 to data.num_classes - 1."
+            )
+        return label
+
+    def _chat(self, record: dict[str, Any], where: str) -> Document:
+        """The assistant's turns are targets, with the tokens that end them."""
+        messages = _field(record, "messages", str(self.fields.messages), list, where)
+        if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
+            raise ConfigError(
+                f"data.messages_field={self.fields.messages}: {where} has a message without a role; a message is "
+                '{"role": "user", "content": "..."}.'
+            )
+        try:
+            text = self._template(messages, answer=False)
+            spans = [
+                (self._template(messages[:i], answer=True), self._template(messages[: i + 1], answer=False))
+                for i, message in enumerate(messages)
+                if message["role"] == "assistant"
+            ]
+        except Exception as error:  # jinja's, and what the template raises itself
+            raise ConfigError(f"data.messages_field: {where}: the chat template refuses it ({error}).") from error
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+        is_target = np.zeros(len(offsets), dtype=bool)
+        for before, after in spans:
+            if not (text.startswith(before) and text.startswith(after)):
+                raise ConfigError(
+                    f"data.messages_field={self.fields.messages}: {where}: the chat template rewrites earlier turns "
+                    "when a turn is added, so the answers cannot be located; use prompt_field and text_field."
+                )
+            is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
+        return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
+
+    def _template(self, messages: list[dict[str, Any]], answer: bool) -> str:
+        if not messages:
+            return ""
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer))
+
+
+def _field(record: dict[str, Any], name: str, field: str, kind: type, where: str) -> Any:
+    value = record.get(field)
+    if value is None:
+        raise ConfigError(f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}.")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        nouns = {str: "text", int: "a whole number", list: "a list of messages"}
+        raise ConfigError(
+            f"data.{name}_field={field}: {where}: should be {nouns[kind]}, and is of type {type(value).__name__}."
+        )
+    return value
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """A hash of the files that decide on tokens."""
+    digest = xxhash.xxh3_64()
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "vocab.json",
+    ):
+        file = folder / name
+        digest.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
+    return digest.hexdigest()

@@ -1,0 +1,226 @@
+"""A plain `torch.utils.data.DataLoader`, resumed at any batch without loading those before it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from launcher.data.iterable import length
+from launcher.run.ranks import world_size
+from launcher.run.rng import isolated, restore_rng, rng_state
+
+CPU_STATES = ("python", "numpy", "torch")
+END = object()
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+
+class PlainLoader:
+    """A map-style DataLoader's epochs, and the position in the present one.
+
+    The batches are those of the loader itself. A sampler may draw from the global generators, or from generators that
+    it or the loader has as attributes. Their states are noted where an epoch's order begins. A resume sets them back,
+    lets the sampler run up to the position, and only then loads.
+
+    Args:
+        loader: one that `is_plain`.
+    """
+
+    def __init__(self, loader: DataLoader[Any], logger: logging.Logger):
+        self.loader = loader
+        self.logger = logger
+        self.consumed = 0
+        self._order = Order(loader)
+        self._epochs: DataLoader[Any] | None = None
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a signal may end the wait for a batch. Without workers the dataset may have drawn from the training's
+        generators by then."""
+        return self.loader.num_workers > 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._epochs is None:
+            self._epochs = with_order(self.loader, self._order)
+        self.consumed = self._order.position or 0
+        return self._counted(iter(self._epochs))
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.consumed += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "consumed": self.consumed,
+            "order": self._order.state,
+            "size": self._size(),
+            "world_size": world_size(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next `iter` begins at the position of `state`, or at the epoch's start where the loader has changed."""
+        now = {"size": self._size(), "world_size": world_size()}
+        if "consumed" not in state or state["order"] is None:
+            return
+        for key, name in {"world_size": "ranks", "size": "(samples, batches an epoch)"}.items():
+            if state.get(key) != now[key]:
+                self.logger.warning(
+                    "The data loader has changed since the checkpoint, from %s to %s %s: the epoch's order starts from "
+                    "the beginning.", state.get(key), now[key], name,
+                )  # fmt: skip
+                return
+        self._order.begin_at(state["order"], state["consumed"])
+        if self.loader.num_workers and state["consumed"]:
+            self.logger.info(
+                "The data loader resumes after batch %d of its epoch. Random numbers that a dataset draws in a worker "
+                "are not repeated; with num_workers=0 they are.", state["consumed"],
+            )  # fmt: skip
+
+    def _size(self) -> list[int | None]:
+        return [length(self.loader.dataset), length(self.loader)]
+
+
+class Order:
+    """What a loader's sampler or batch sampler yields, from any position of an epoch on.
+
+    `state` is that of the generators where the present epoch's order began; None: it has not begun.
+    """
+
+    def __init__(self, loader: DataLoader[Any]):
+        self.inner: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        self.loader = loader
+        self.state: dict[str, Any] | None = None
+        self.position: int | None = None
+
+    def begin_at(self, state: dict[str, Any], position: int) -> None:
+        self.state, self.position = state, position
+
+    def __iter__(self) -> Iterator[Any]:
+        position, self.position = self.position, None
+        if position is None:
+            self.state = self._noted()
+            yield from self.inner
+        else:
+            # The step that is resumed comes after the draws for this order: they must not be made twice.
+            yield from isolated(lambda: self._from(position))
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def _from(self, position: int) -> Iterator[Any]:
+        assert self.state is not None
+        restore_rng(self.state["global"])
+        generators = own_generators(self.loader)
+        for name in generators.keys() & self.state["own"].keys():
+            _set_state(generators[name], self.state["own"][name])
+        rest = iter(self.inner)
+        first = next(rest, END)  # the order is drawn here, also where nothing is skipped
+        if position == 0:
+            return rest if first is END else chain([first], rest)
+        next(islice(rest, position - 1, position - 1), None)
+        return rest
+
+    def _noted(self) -> dict[str, Any]:
+        state = rng_state()
+        own = {name: _get_state(generator) for name, generator in own_generators(self.loader).items()}
+        return {"global": {key: state[key] for key in CPU_STATES}, "own": own}
+
+
+def resumable(loader: Any, logger: logging.Logger) -> Any:
+    """The loader itself, or one that gives the same batches and has a `state_dict`."""
+    return PlainLoader(loader, logger) if is_plain(loader) else loader
+
+
+def is_plain(loader: Any) -> bool:
+    """Whether this is a DataLoader of torch's, over a map-style dataset, whose batches come in a given order."""
+    return (
+        isinstance(loader, DataLoader)
+        and type(loader).__iter__ is DataLoader.__iter__
+        and not hasattr(loader, "state_dict")
+        and not isinstance(loader.dataset, IterableDataset)
+        and getattr(loader, "in_order", True)
+    )
+
+
+def why_not_exact(loader: Any) -> str:
+    """Why the position of a loader without `state_dict` is not known, for a message."""
+    if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+        return "its dataset is iterable"
+    if isinstance(loader, DataLoader) and not getattr(loader, "in_order", True):
+        return "in_order=False lets workers decide on the order"
+    return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
+
+
+def with_order(loader: DataLoader[Any], order: Any) -> DataLoader[Any]:
+    """The loader with another order of its batches (or of its samples, where it makes no batches)."""
+    ordered: dict[str, Any] = {"batch_sampler": order}
+    if loader.batch_sampler is None:
+        ordered = {"sampler": order, "batch_size": None}
+    return DataLoader(
+        loader.dataset,
+        **ordered,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        pin_memory_device=loader.pin_memory_device,
+    )
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the loader and its samplers, those that want to know, which epoch begins."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    for owner in {id(owner): owner for owner in owners}.values():
+        if method := getattr(owner, "set_epoch", None):
+            method(epoch)
+
+
+def own_generators(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The random generators that are attributes of a loader or of its samplers, by the path to them."""
+    generators: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def collect(attributes: dict[str, Any], prefix: str) -> None:
+        for name, value in attributes.items():
+            if id(value) in seen:
+                continue
+            if isinstance(value, GENERATORS):
+                generators[prefix + name] = value
+            elif isinstance(value, Sampler) or name in ("sampler", "batch_sampler"):
+                collect(getattr(value, "__dict__", {}), f"{prefix}{name}.")
+            else:
+                continue
+            seen.add(id(value))
+
+    collect({name: getattr(loader, name) for name in ("generator", "sampler", "batch_sampler")}, "")
+    return generators
+
+
+def _get_state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate((state[0], tuple(state[1]), state[2]))
+    else:
+        generator.set_state(state)

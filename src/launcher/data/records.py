@@ -1,0 +1,92 @@
+"""Records of files, one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.config.messages import reason
+from launcher.errors import ConfigError
+
+Record = tuple[dict[str, Any], str]
+"""Fields and values, and where they are from, for messages."""
+Reader = Callable[[Path, list[str]], Iterator[Record]]
+"""The records of a file or folder, with (at least) the fields that are named."""
+ROWS = 1000
+
+
+def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
+    """Empty lines are skipped.
+
+    Raises:
+        ConfigError: a line is not a JSON object.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                record = json.loads(line)
+            except ValueError as error:  # also text that is not UTF-8
+                raise ConfigError(f"data.files: {where}: is not JSON ({error}).") from error
+            if not isinstance(record, dict):
+                raise ConfigError(f'data.files: {where}: should be a JSON object; e.g. {{"text": "..."}}.')
+            yield record, where
+
+
+def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
+    """
+    Raises:
+        ConfigError: pyarrow is not installed, or it is no Parquet file with these columns.
+    """
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise _not_installed("parquet") from error
+    try:
+        with ParquetFile(path) as file:
+            _check_columns(path, fields, file.schema_arrow.names)
+            row = 0
+            for batch in file.iter_batches(batch_size=ROWS, columns=fields):
+                for record in batch.to_pylist():
+                    row += 1
+                    yield record, f"{path}, row {row}"
+    except (ArrowException, OSError) as error:
+        raise ConfigError(f"data.files: {path}: cannot be read as Parquet ({reason(error)}).") from error
+
+
+def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
+    """Rows of a folder that `save_to_disk` of the package datasets wrote.
+
+    Raises:
+        ConfigError: datasets is not installed, or it is no such folder with these columns.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise _not_installed("datasets") from error
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data.files: {path}: is no folder of save_to_disk ({reason(error)}).") from error
+    if isinstance(saved, datasets.DatasetDict):
+        splits = list(saved)
+        raise ConfigError(f"data.files: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}.")
+    _check_columns(path, fields, saved.column_names)
+    row = 0
+    for batch in saved.select_columns(fields).with_format(None).iter(batch_size=ROWS):
+        for values in zip(*(batch[field] for field in fields), strict=True):
+            row += 1
+            yield dict(zip(fields, values, strict=True)), f"{path}, row {row}"
+
+
+def _check_columns(path: Path, fields: list[str], names: list[str]) -> None:
+    for field in fields:
+        if field not in names:
+            raise ConfigError(f"data.files: {path}: has no column {field}; it has {', '.join(names)}.")
+
+
+def _not_installed(name: str) -> ConfigError:
+    return ConfigError(f"data={name}: needs the packages datasets and pyarrow; pip install 'torch-launcher[datasets]'.")

@@ -1,0 +1,115 @@
+"""Documents as tokens on disk: made once, memory-mapped by every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from launcher.data.encoding import Document
+from launcher.data.write_tokens import TokenWriter
+from launcher.run.files import fsync_file, fsync_folder, replace_file
+
+PARTS = ("train", "val")
+
+
+class TokenStore:
+    """The documents of one part: `tokens` [N], the place `ends` [D] after each one's last token, and where there are
+    any `targets` [N] (0 or 1) and `labels` [D]."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.meta: dict[str, Any] = json.loads((folder.parent / "meta.json").read_text())
+        self.fingerprint = str(self.meta["fingerprints"][folder.name])
+        self.tokens = _mapped(folder / "tokens.npy")
+        self.ends = _mapped(folder / "ends.npy")
+        self.targets = _mapped(folder / "targets.npy") if (folder / "targets.npy").exists() else None
+        self.labels = _mapped(folder / "labels.npy") if (folder / "labels.npy").exists() else None
+
+
+def write_store(folder: Path, documents: Iterable[Document], val_fraction: float, meta: dict[str, Any]) -> None:
+    """Write `folder`/train and /val; every (1 / val_fraction)-th document is held out. `folder` appears when it is
+    complete; if another process was faster, its folder stays.
+
+    Args:
+        meta: what else to note: `vocab_size`, `pad`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with ExitStack() as stack:
+            writers = [stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in PARTS]
+            for number, document in enumerate(documents):
+                writers[int((number + 1) * val_fraction) > int(number * val_fraction)].append(document)
+        counts = {name: len(writer.ends) for name, writer in zip(PARTS, writers, strict=True)}
+        fingerprints = {name: writer.fingerprint() for name, writer in zip(PARTS, writers, strict=True)}
+        replace_file(
+            temporary / "meta.json", json.dumps({**meta, "documents": counts, "fingerprints": fingerprints}).encode()
+        )
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        fsync_folder(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+class _Part:
+    def __init__(self, folder: Path, vocab_size: int):
+        folder.mkdir()
+        self.folder, self.ends, self.labels = folder, list[int](), list[int]()
+        self.tokens = TokenWriter(folder / "tokens.npy", np.uint16 if vocab_size <= 2**16 else np.uint32)
+        self.targets: TokenWriter | None = None
+        self.digest = xxhash.xxh3_64()
+
+    def __enter__(self) -> _Part:
+        self.tokens.__enter__()
+        return self
+
+    def append(self, document: Document) -> None:
+        self.tokens.append(document.ids)
+        self.digest.update(document.ids.tobytes())
+        self.ends.append(self.tokens.count)
+        if document.is_target is not None:
+            if self.targets is None:
+                self.targets = TokenWriter(self.folder / "targets.npy", np.uint8).__enter__()
+            self.targets.append(document.is_target.astype(np.uint8))
+            self.digest.update(document.is_target.tobytes())
+        if document.label is not None:
+            self.labels.append(document.label)
+
+    def __exit__(self, *exception: object) -> None:
+        self.tokens.__exit__()
+        if self.targets is not None:
+            self.targets.__exit__()
+        np.save(self.folder / "ends.npy", np.array(self.ends, dtype=np.int64))
+        if self.labels:
+            np.save(self.folder / "labels.npy", np.array(self.labels, dtype=np.int64))
+        for file in self.folder.iterdir():
+            fsync_file(file)
+
+    def fingerprint(self) -> str:
+        self.digest.update(np.array([*self.ends, *self.labels], dtype=np.int64).tobytes())
+        return f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3 {self.digest.hexdigest()}"
+
+
+def _mapped(path: Path) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array.view(np.ndarray)
+
+
+def shared(folder: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]) -> None:
+    """Have rank 0 make `folder` unless it is there. A node that does not see it makes its own."""
+    on_main(lambda: None if folder.is_dir() else make())
+    if not folder.is_dir():
+        make()

@@ -1,0 +1,72 @@
+"""The arrays of a submission: their run folders are written, and sbatch is called once for each."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from launcher.dispatch.submitted_runs import SubmittedRun
+from launcher.run.record_format import iso
+from launcher.slurm import scheduler, submission
+from launcher.slurm.sbatch import Script
+from launcher.slurm.submission import JobNote
+
+WRITERS = 8
+"""Run folders are written by this many threads."""
+
+
+def chunks(runs: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
+    """The runs of each array: its highest index must be below MaxArraySize."""
+    most = 1000
+    if len(runs) > 1:
+        most = max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
+    for start in range(0, len(runs), most):
+        yield runs[start : start + most]
+
+
+def share(parallelism: int | None, count: int, total: int) -> int | None:
+    """The part of `array_parallelism` of an array with `count` of `total` runs."""
+    return None if parallelism is None else max(1, parallelism * count // total)
+
+
+def submit(
+    script: Script,
+    runs: list[SubmittedRun],
+    path: Path,
+    is_array: bool,
+    parallelism: int | None,
+    code: Path | None,
+) -> None:
+    """Submit the runs as one array, or one run as a plain job, and note its id. If SLURM refuses it, their folders are
+    as they were.
+
+    Args:
+        path: where the job's script is written.
+        parallelism: at most this many of them at once.
+        code: the folder of a snapshot.
+    Raises:
+        ConfigError: SLURM does not have the job.
+    """
+    folders = [run.folder for run in runs]
+    text = script.text(path, len(runs) if is_array else None, parallelism)
+    now = iso(time.time())
+    notes = [JobNote(str(path), index if is_array else None, now) for index in range(len(runs))]
+    with submission.undone_on_failure(folders):
+        submission.write_script(path, text, folders)
+        _in_threads(partial(_freeze, code), runs, notes)
+        job = submission.hand_over(path)
+    for run, note in zip(runs, notes, strict=True):
+        run.job_id = job if note.task is None else f"{job}_{note.task}"
+
+
+def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
+    with run.folder.being_written():
+        submission.freeze(run.config, run.hydra, note, code)
+
+
+def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
+    """Call `write` for each run: a shared file system is slow for each."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(write, *arguments))

@@ -1,0 +1,107 @@
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by the package peft."""
+
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+
+from launcher.errors import ConfigError
+from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
+
+
+class Lora:
+    """
+    Args:
+        r: rank of the adapters; 0: none, all weights are trained.
+        alpha: their output is multiplied by alpha / r.
+        dropout: of their input.
+        target_modules: names of layers that get one, or `all-linear`; None: peft's choice for the architecture.
+    """
+
+    def __init__(
+        self,
+        r: NonNegativeInt = 0,
+        alpha: PositiveFloat = 16.0,
+        dropout: UnitInterval = 0.0,
+        target_modules: str | list[str] | None = None,
+    ):
+        self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
+
+    def apply(self, model: Any) -> Any:
+        """The model with adapters. They and the task's own layers (a classifier) are trained; the rest is frozen.
+
+        Raises:
+            ConfigError: peft is not installed, or knows no layers for them.
+        """
+        try:
+            import peft
+        except ImportError as error:
+            raise ConfigError(
+                f"model.lora.r={self.r}: needs the package peft; pip install 'torch-launcher[peft]'."
+            ) from error
+        names = self.target_modules
+        settings = peft.LoraConfig(  # a fraction is as good an alpha as a whole number
+            r=self.r, lora_alpha=self.alpha, lora_dropout=self.dropout,
+            target_modules=names if names is None or isinstance(names, str) else list(names),
+            modules_to_save=_heads(model) or None,
+        )  # fmt: skip
+        try:
+            return peft.get_peft_model(model, settings)
+        except ValueError as error:
+            first = " ".join(str(error).split())[:300].rstrip(".")
+            raise ConfigError(f"model.lora.target_modules={names}: {first}.") from error
+
+
+def _heads(model: Any) -> list[str]:
+    """The layers beside the pretrained part, which a task adds; an output layer over the vocabulary is pretrained."""
+    output = model.get_output_embeddings()
+    return [
+        name
+        for name, child in model.named_children()
+        if name != model.base_model_prefix and child is not output and any(True for _ in child.parameters())
+    ]
+
+
+class FrozenWeights(nn.Module):
+    """Keeps the frozen weights out of checkpoints, and recognises them by a hash.
+
+    Args:
+        owner: the module whose `state_dict` leaves them out.
+        name: of the pretrained model, for messages.
+    """
+
+    def __init__(self, owner: nn.Module, name: str):
+        super().__init__()
+        self.name = name
+        self.fingerprint = _fingerprint(owner)
+        owner.register_state_dict_post_hook(_leave_out_frozen)
+
+    def get_extra_state(self) -> str:
+        return self.fingerprint
+
+    def set_extra_state(self, state: str) -> None:
+        """
+        Raises:
+            ConfigError: the adapters were trained on other weights.
+        """
+        if state != self.fingerprint:
+            raise ConfigError(
+                f"model.pretrained={self.name}: its weights have changed since the adapters of this checkpoint were "
+                "trained; restore them."
+            )
+
+
+def _leave_out_frozen(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            state.pop(prefix + name, None)
+
+
+def _fingerprint(module: nn.Module) -> str:
+    digest = xxhash.xxh3_64()
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            digest.update(name.encode())
+            digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

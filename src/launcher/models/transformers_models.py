@@ -1,0 +1,210 @@
+"""Models of the transformers library: from a configuration, or with pretrained weights."""
+
+import difflib
+import logging
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import torch
+from omegaconf import OmegaConf
+
+from launcher.config.messages import reason
+from launcher.errors import ConfigError
+
+logger = logging.getLogger("launcher")
+
+CLASSES = {
+    "causal_lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    "masked_lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    "seq2seq_lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
+    "sequence_classification": (
+        "AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "token_classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
+    "image_classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+}  # fmt: skip
+"""By task: the class that builds its models, and the table of those it knows."""
+HUB_SECONDS = 10
+"""How long the hub may take to answer before anything is downloaded."""
+
+
+def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None) -> Any:
+    """A model with new weights.
+
+    Args:
+        settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes (`n_layer`, `n_head`,
+            `n_embd`) are translated for other architectures.
+        vocab_size, num_labels: for settings that are not there.
+    Raises:
+        ConfigError: there is no such architecture or setting, or it cannot be built.
+    """
+    transformers = library()
+    class_name, table = CLASSES[task]
+    settings = dict(settings)
+    model_type = settings.pop("model_type", None)
+    known = getattr(transformers.models.auto.modeling_auto, table)
+    if model_type not in known:
+        raise ConfigError(
+            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no such model for "
+            f"task {task}{_hint(str(model_type), known)}; e.g. model.config.model_type={_example(known)}."
+        )
+    default = transformers.AutoConfig.for_model(model_type)
+    names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
+    _translate(settings, names, transformers.GPT2Config.attribute_map)
+    for key in settings:
+        if key not in names:
+            raise ConfigError(f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}.")
+    if "vocab_size" in names:
+        if vocab_size is None and "vocab_size" not in settings:
+            raise ConfigError(
+                "model.vocab_size=null: new weights need the number of token values; set data.vocab_size to that of "
+                "the tokenizer."
+            )
+        settings.setdefault("vocab_size", vocab_size)
+    if num_labels is not None:
+        settings.setdefault("num_labels", num_labels)
+    try:
+        config = transformers.AutoConfig.for_model(model_type, **settings)
+        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the constructor alone.
+        with torch.device("cpu") if int(transformers.__version__.split(".")[0]) < 5 else nullcontext():
+            return getattr(transformers, class_name).from_config(config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model.config: {model_type} cannot be built from it: {reason(error)}.") from error
+
+
+def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
+    """Standard names for GPT-2's, where the architecture does not have GPT-2's; unknown nulls are left out."""
+    standard_names = {own: standard for standard, own in gpt2_names.items()}
+    for key in [key for key in settings if key not in names]:
+        if standard_names.get(key) in names:
+            settings.setdefault(standard_names[key], settings.pop(key))
+        elif settings[key] is None:
+            del settings[key]
+
+
+def _example(known: Mapping[str, Any]) -> str:
+    return next((name for name in ("gpt2", "bert", "vit", "t5") if name in known), next(iter(known)))
+
+
+def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
+    """A model with the weights of a folder or of the hub, in float32: `precision` chooses the format of computing.
+
+    Args:
+        changes: settings that differ from the stored configuration.
+        num_labels: classes of the head; one with another number has new weights.
+    """
+    automatic = getattr(library(), CLASSES[task][0])
+    if num_labels is not None:
+        changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
+    with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
+        model = _load(name, lambda place: automatic.from_pretrained(place, **changes))
+    return model.float().train()
+
+
+def from_stored_config(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
+    """The model of a pretrained one's configuration, with new weights."""
+    transformers = library()
+    if num_labels is not None:
+        changes = {"num_labels": num_labels, **changes}
+    config = _load(name, lambda place: transformers.AutoConfig.from_pretrained(place, **changes))
+    return getattr(transformers, CLASSES[task][0]).from_config(config)
+
+
+def copy_tokenizer(name: str, folder: Path) -> None:
+    """Save the tokenizer, or the image processor, of a pretrained model into a folder."""
+    transformers = library()
+    error: Exception | None = None
+    for kind in ("AutoTokenizer", "AutoImageProcessor"):
+        try:
+            _load(name, getattr(transformers, kind).from_pretrained).save_pretrained(str(folder))
+            return
+        except Exception as failure:  # of many kinds: there is none, or it needs another package
+            error = error or failure
+    logger.warning("The export has no tokenizer: %s.", reason(error or ConfigError(name)))
+
+
+def _load(name: str, load: Callable[[str], Any]) -> Any:
+    """`load(place)` for a folder; for a name on the hub from its cache, and only then over the network.
+
+    Raises:
+        ConfigError: there is no such folder or name, or the hub cannot be reached.
+    """
+    folder = Path(name).expanduser()
+    if not folder.exists() and (folder.is_absolute() or name.startswith((".", "~"))):
+        raise ConfigError(f"model.pretrained={name}: there is no such folder.")
+    try:
+        if folder.exists():
+            return load(str(folder))
+        if (cached := _cached(name)) is not None:
+            try:
+                return load(cached)
+            except OSError:
+                pass  # not all of its files
+        _check_hub(name)
+        return load(name)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"model.pretrained={name}: cannot be loaded: {reason(error)}.") from error
+
+
+def _cached(name: str) -> str | None:
+    """The folder of the hub's cache that has this model. Its `local_files_only` still asks the hub for adapters."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json")
+    return str(Path(file).parent) if isinstance(file, str) else None
+
+
+def _check_hub(name: str) -> None:
+    """Ask once: the hub's own client would try for a minute.
+
+    Raises:
+        ConfigError: no answer.
+    """
+    from huggingface_hub import constants
+
+    url = constants.ENDPOINT
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
+    if reason is None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
+        except HTTPError:
+            pass  # it answers
+        except OSError as error:
+            reason = f"{url} cannot be reached ({getattr(error, 'reason', error)})"
+    if reason is not None:
+        raise ConfigError(
+            f"model.pretrained={name}: is no folder here and not in the cache of the hub, and {reason}; give a folder "
+            "of save_pretrained, or download it first (hf download)."
+        )
+
+
+def library() -> Any:
+    """The package transformers.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import transformers
+        import transformers.models.auto.modeling_auto  # transformers imports its submodules lazily
+    except ImportError as error:
+        raise ConfigError(
+            "model=huggingface: needs the package transformers; pip install 'torch-launcher[huggingface]'."
+        ) from error
+    return transformers
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A node of a configuration as a dictionary; a name as its `model_type`."""
+    if OmegaConf.is_config(config):
+        config = OmegaConf.to_container(config, resolve=True)
+    return dict(config) if isinstance(config, Mapping) else {"model_type": config}
+
+
+def _hint(name: str, choices: Any) -> str:
+    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
+    return f", did you mean {near[0]}" if near else ""

@@ -1,0 +1,241 @@
+"""Account for the training samples of a run: which were used at which step, and whether each was used once an epoch."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
+from launcher.data.sampler import SampleOrder
+from launcher.errors import ConfigError
+from launcher.run.folder import checkpoint_steps
+from launcher.run.history import read_rows
+from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.page import Page
+from launcher.runs.show import grid
+from launcher.runs.stored_run import StoredRun
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("--step", type=int, metavar="N", help="print the indices of the samples of this step")
+    parser.add_argument("--json", action="store_true", help="a line for each step, with the indices of its samples")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if each sample was used at most once an epoch, and exactly once in a complete one; else 1."""
+    audited = find_run(arguments.run, arguments.outputs)
+    account = Account.of(audited)
+    if arguments.json:
+        for stretch in account.stretches:
+            print(json.dumps(asdict(stretch) | {"indices": account.indices(stretch)}))
+    elif arguments.step is not None:
+        print(*account.indices(account.at(arguments.step)))
+    else:
+        page = Page()
+        page.print(attempts(audited, account))
+        for sentence in account.sentences():
+            page.print(sentence, markup=False, soft_wrap=True)
+    return int(not account.is_exact)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps (one, unless nothing tells them apart) and the positions [start, end) in the order of samples."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+    attempt: int | None = None
+
+
+class Point(NamedTuple):
+    """How many samples had been used after a step."""
+
+    step: int
+    samples: int
+    attempt: int | None
+
+
+@dataclass
+class Account:
+    """The order of the samples, and the stretches of it that the steps have used. A step that was computed again after
+    a resume is there once."""
+
+    order: SampleOrder
+    stretches: list[Stretch]
+
+    @classmethod
+    def of(cls, run: StoredRun) -> "Account":
+        """
+        Raises:
+            ConfigError: the run does not count samples, or its order is not known.
+        """
+        points = counted(run)
+        if not points:
+            raise ConfigError(
+                f"{run.label}: its metrics.jsonl counts no samples, so they cannot be told. A run of python -m "
+                "launcher logs them; under BaseTrainer the loader needs an attribute `samples`."
+            )
+        batch = int((run.config.get("data") or {}).get("batch_size") or 0)
+        start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
+        first = points[0]
+        used = first.samples - (first.step - start) * batch if start else 0
+        return cls(order_of(run), list(stretches([Point(start, used, None), *points], batch)))
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.faults()
+
+    def faults(self) -> list[str]:
+        """What breaks the rule that the positions follow each other."""
+        faults = []
+        for before, after in pairwise(self.stretches):
+            if after.start != before.end or after.end < after.start:
+                faults.append(f"step {after.first} begins at position {after.start}, and step {before.last} ended at "
+                              f"{before.end}")  # fmt: skip
+        return faults
+
+    def at(self, step: int) -> Stretch:
+        for stretch in self.stretches:
+            if stretch.first <= step <= stretch.last:
+                return stretch
+        last = self.stretches[-1].last
+        raise ConfigError(f"--step={step}: must be from {self.stretches[0].first} to {last}.")
+
+    def position(self, step: int) -> int | None:
+        """How many samples had been used after a step; None where only those of several steps together are known."""
+        if step < self.stretches[0].first:
+            return self.stretches[0].start
+        return next((stretch.end for stretch in self.stretches if stretch.last == step), None)
+
+    def indices(self, stretch: Stretch) -> list[int]:
+        """The samples of a stretch, in their order, as indices of the dataset."""
+        return [int(index) for index in self.order.indices(stretch.start, max(0, stretch.end - stretch.start))]
+
+    def sentences(self) -> Iterator[str]:
+        """How often the samples of each epoch were used."""
+        size, begin, end = self.order.size, self.stretches[0].start, self.stretches[-1].end
+        if faults := self.faults():
+            yield f"The count of samples does not follow from step to step: {'; '.join(faults)}."
+            return
+        first, last = begin // size, max(begin, end - 1) // size
+        complete = [epoch for epoch in range(first, last + 1) if begin <= epoch * size and (epoch + 1) * size <= end]
+        if complete:
+            name = (
+                f"Epoch {complete[0] + 1}" if len(complete) == 1 else f"Epochs {complete[0] + 1} to {complete[-1] + 1}"
+            )
+            yield f"{name}: {size} of {size} samples, each once."
+        for epoch in sorted({first, last} - set(complete)):
+            count = min(end, (epoch + 1) * size) - max(begin, epoch * size)
+            rest = "" if epoch < last else "; it is not complete"
+            yield f"Epoch {epoch + 1}: {count} of {size} samples, each once{rest}."
+        joint = sum(stretch.last > stretch.first for stretch in self.stretches)
+        if joint:
+            yield (
+                f"{joint} intervals of metrics.jsonl have more samples than steps need (gradients that were repeated "
+                "with new batches): there it is not known which step used which."
+            )
+
+
+def counted(run: StoredRun) -> list[Point]:
+    """What metrics.jsonl and the checkpoints' manifests say. Each has a step once, however often it was computed."""
+    points: dict[int, Point] = {}
+    root = run.folder.checkpoints
+    for step in checkpoint_steps(root):
+        try:
+            saved = Manifest.read(root / f"step-{step:08d}").samples
+        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
+            continue
+        if saved is not None:
+            points[step] = Point(step, saved, None)
+    for row in read_rows(run.folder.metrics_path):
+        logged, samples = row.get("step"), row.get("samples")
+        if isinstance(logged, int) and isinstance(samples, int) and logged > 0:
+            points[logged] = Point(logged, samples, row.get("attempt"))
+    return [points[step] for step in sorted(points)]
+
+
+def stretches(points: list[Point], batch: int) -> Iterator[Stretch]:
+    """Between two points each step has used `batch` samples if that fits; else nothing tells the steps apart."""
+    for before, after in pairwise(points):
+        steps, samples = after.step - before.step, after.samples - before.samples
+        if samples != steps * batch:
+            yield Stretch(before.step + 1, after.step, before.samples, after.samples, after.attempt)
+            continue
+        for number in range(steps):
+            start = before.samples + number * batch
+            yield Stretch(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
+
+
+def order_of(run: StoredRun) -> SampleOrder:
+    """The order of the run's training data, as its loaders have it.
+
+    Raises:
+        ConfigError: the data are iterable, cannot be read, or have changed since.
+    """
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from launcher.config.schema import without_own_keys
+    from launcher.data.iterable import is_stream, length  # late: torch
+    from launcher.data.loader import fingerprint
+
+    source = instantiate(without_own_keys(OmegaConf.create({"data": run.config["data"]}).data))
+    source.check()
+    dataset = source.train_dataset()
+    size = None if is_stream(dataset) else length(dataset)
+    if size is None:
+        raise ConfigError(
+            f"{run.label}: its training data are iterable ({type(dataset).__name__}). Their order is in the dataset's "
+            "own code, so which samples a step used cannot be told."
+        )
+    was, now = saved_fingerprint(run.folder.checkpoints), fingerprint(dataset)
+    if was is not None and was != now:
+        raise ConfigError(f"{run.label}: its training data were '{was}' and are '{now}' now; restore them.")
+    return SampleOrder(size, int(run.config.get("seed") or 0), source.shuffle)
+
+
+def saved_fingerprint(root: Path) -> str | None:
+    """What the newest readable checkpoint remembers of the data."""
+    for step in reversed(checkpoint_steps(root)):
+        try:
+            state = json.loads((root / f"step-{step:08d}" / "state.json").read_bytes())
+            value = state["training_state"]["data_loader"]["dataset"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        return None if value is None else str(value)
+    return None
+
+
+def attempts(run: StoredRun, account: Account) -> Any:
+    """Each attempt: its steps, those of them that a later attempt computed again, and the samples of the others."""
+    table = grid("attempt", "steps", "computed again", "samples")
+    every = run.attempts
+    for number, attempt in enumerate(every):
+        start = int(attempt.get("start_step") or 0)
+        recorded = attempt.get("end_step")
+        end = int(run.record.get("step") or start) if recorded is None else int(recorded)
+        later = min((int(other.get("start_step") or 0) for other in every[number + 1 :]), default=end)
+        kept = max(start, min(end, later))
+        first, last = account.position(start), account.position(kept)
+        table.add_row(
+            str(attempt.get("number")),
+            steps(start, end),
+            steps(kept, end),
+            "-" if kept == start else f"{_shown(first)} to {_shown(last)}",
+        )
+    return table
+
+
+def steps(start: int, end: int) -> str:
+    """The steps after `start`, up to `end`."""
+    return "-" if end <= start else str(end) if end == start + 1 else f"{start + 1} to {end}"
+
+
+def _shown(position: int | None) -> str:
+    return "?" if position is None else str(position)

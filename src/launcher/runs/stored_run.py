@@ -1,0 +1,283 @@
+"""A run as its folder describes it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.config.direction import direction
+from launcher.run.folder import RunFolder
+from launcher.run.history import History, sampled, short_rows, sparkline, values_of
+from launcher.run.holder import is_held
+from launcher.run.record_format import read_record
+from launcher.runs import saved
+from launcher.runs.cache import ENDED, Overlay, RunCache, stamp
+from launcher.runs.format import seconds_of
+from launcher.runs.metrics import Value, newest_metrics, newest_of
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.submission import JobNote, frozen
+
+LOSS, CURVE_WIDTH = "train/loss", 10
+
+
+@dataclass
+class StoredRun:
+    """A run as its folder describes it. `record` is empty if run.json cannot be read."""
+
+    folder: RunFolder
+    record: dict[str, Any]
+    job: QueuedJob | None = None
+    """Its job in SLURM's queue, set by `join_queue`."""
+    queue_known: bool = False
+    """True once SLURM was asked: a run without a job then has none."""
+
+    @classmethod
+    def cached(cls, path: Path, cache: RunCache) -> "StoredRun":
+        """As `read`, from the cache of an earlier listing if nothing has changed since."""
+        entry = cache.get(path)
+        if entry is None:
+            seen = stamp(path)
+            run = cls.read(path)
+            if run.record.get("state") in ENDED:
+                cache.add(path, run._entry(cache), seen)
+            return run
+        run = cls(RunFolder(path), entry["record"])
+        run.__dict__ |= {
+            "values": Overlay(cache.values, entry["values"]), "choices": Overlay(cache.choices, entry["choices"]),
+            "overrides": entry["overrides"], "loss_curve": entry["curve"], "_newest": entry["metrics"],
+            "note": None if entry["note"] is None else JobNote(**entry["note"]),
+        }  # fmt: skip
+        return run
+
+    def _entry(self, cache: RunCache) -> dict[str, Any]:
+        """What the cache keeps; from here on this run has its values in the same form."""
+        cache.values, cache.choices = cache.values or self.values, cache.choices or self.choices
+        if (rows := short_rows(self.folder.metrics_path)) is not None:  # read once for both
+            self.__dict__ |= {"loss_curve": _curve(values_of(rows, LOSS)), "_newest": json.dumps(newest_of(rows))}
+        values, choices = Overlay.of(cache.values, self.values), Overlay.of(cache.choices, self.choices)
+        self.__dict__ |= {"values": values, "choices": choices}
+        self.__dict__.pop("config", None)
+        return {
+            "record": self.record, "values": values.changed, "choices": choices.changed, "overrides": self.overrides,
+            "curve": self.loss_curve, "note": self.note and asdict(self.note), "metrics": self._newest,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, path: Path) -> "StoredRun":
+        folder = RunFolder(path)
+        try:
+            return cls(folder, read_record(folder.record_path))
+        except (OSError, ValueError):
+            return cls(folder, {})
+
+    @property
+    def id(self) -> str:
+        return str(self.record.get("id") or self.folder.path.name)
+
+    @property
+    def name(self) -> str:
+        return str(self.record.get("name") or self.folder.path.parent.name)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.id}"
+
+    @cached_property
+    def state(self) -> str:
+        """The state in run.json, corrected by the run's lock and SLURM's queue.
+
+        `stale`: run.json says running or queued, but no process holds the run and no job of it is in the queue.
+        `damaged`: run.json cannot be read. A preempted run whose job is in the queue is still `preempted`.
+        """
+        if not self.record:
+            return "damaged"
+        state = str(self.record.get("state") or "new")
+        if state == "running" and not is_held(self.folder):
+            if self.job is None:
+                return "stale"
+            return "queued" if self.job.is_pending else "running"  # suspended, or it starts again
+        if state == "queued" and self.job is None and (self.queue_known or self.note is None):
+            return "stale"
+        return state
+
+    @cached_property
+    def note(self) -> JobNote | None:
+        """Its newest submission."""
+        return JobNote.read(self.folder)
+
+    @property
+    def had_job(self) -> bool:
+        return self.note is not None or self.last_job_id is not None
+
+    @property
+    def last_job_id(self) -> str | None:
+        """The SLURM job of its newest attempt."""
+        last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
+        return str(last) if last else None
+
+    @property
+    def job_id(self) -> str | None:
+        """The run's newest SLURM job."""
+        if self.job is not None:
+            return self.job.id
+        return (self.note.job_id if self.note is not None else None) or self.last_job_id
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why its job does not run yet, as SLURM names it: Resources, Priority, BeginTime."""
+        return self.job.reason if self.job is not None and self.job.is_pending else None
+
+    @property
+    def node(self) -> str | None:
+        """Where it runs, or ran last."""
+        if self.job is not None and self.job.nodes:
+            return self.job.nodes
+        return self.attempts[-1].get("host") if self.attempts else None
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        return list(self.record.get("attempts", []))
+
+    @property
+    def started(self) -> str:
+        """When the first attempt started, as run.json has it; empty if there was none."""
+        return str(self.attempts[0].get("started") or "") if self.attempts else ""
+
+    @property
+    def updated(self) -> float | None:
+        """When its record was last written, in seconds since the epoch."""
+        try:
+            return self.folder.record_path.stat().st_mtime
+        except OSError:
+            return None
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """`metric`, `value` and `step` of the best checkpoint; empty if there is none."""
+        best = self.record.get("best")
+        return best if isinstance(best, dict) else {}
+
+    @property
+    def best_is_most(self) -> bool:
+        """Whether more of its best metric is better, by the configuration or the metric's name."""
+        mode = self.values.get("hooks.checkpointing.best_mode")
+        return (mode if mode in ("min", "max") else direction(str(self.best.get("metric")))) == "max"
+
+    @cached_property
+    def metrics(self) -> dict[str, Value]:
+        return {name: Value(value, step) for name, (value, step) in json.loads(self._newest).items()}
+
+    @cached_property
+    def _newest(self) -> str:
+        """The newest metrics as JSON, which is smaller in memory and seldom needed."""
+        return json.dumps(newest_metrics(self.folder.metrics_path))
+
+    @cached_property
+    def history(self) -> History:
+        """All that it has logged; a long run's file takes a second to read."""
+        starts = {attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts}
+        known = {number: seconds for number, seconds in starts.items() if number is not None and seconds is not None}
+        return History.of(self.folder, known)
+
+    @cached_property
+    def loss_curve(self) -> str:
+        """The training loss over the whole run as a row of bars."""
+        return _curve(sampled(self.folder.metrics_path, LOSS, CURVE_WIDTH))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration that the run saved; empty if it cannot be read."""
+        config = self._yaml("config.yaml")
+        return config if isinstance(config, dict) else {}
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """The configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}."""
+        text = None if self._is_queued else self._text("config.yaml")
+        try:
+            return saved.flat(self.config) if text is None else saved.values(text)
+        except yaml.YAMLError:
+            return {}
+
+    @cached_property
+    def overrides(self) -> list[str]:
+        """The overrides of the command line that started it."""
+        return self.saved_overrides or []
+
+    @property
+    def saved_overrides(self) -> list[str] | None:
+        """The same; None: they were not saved, or cannot be read."""
+        overrides = self._yaml("overrides.yaml")
+        return [str(item) for item in overrides] if isinstance(overrides, list) else None
+
+    @property
+    def not_identity(self) -> list[str]:
+        """The keys that its configuration names as `run.not_identity`."""
+        text = self.values.get("run.not_identity", "")
+        return text[1:-1].split(",") if text.startswith("[") else []
+
+    @cached_property
+    def choices(self) -> Mapping[str, str]:
+        """The option of each config group: {"model": "gpt", ...}."""
+        if (chosen := self._choices_alone()) is not None:
+            return chosen
+        node = self._yaml("hydra.yaml")
+        for key in ("hydra", "runtime", "choices"):
+            node = node.get(key) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            return {}
+        return {str(group): saved.written(option) for group, option in node.items()}
+
+    def _choices_alone(self) -> Mapping[str, str] | None:
+        """From the part of hydra.yaml that has them, a tenth of the file, if it is written as our files are."""
+        text = None if self._is_queued else self._text("hydra.yaml")
+        match = saved.CHOICES.search(text or "")
+        try:
+            return saved.choices(match[0]) if match else None
+        except (yaml.YAMLError, AttributeError, TypeError):
+            return None
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return (self.folder.hydra / name).read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    @property
+    def config_dir(self) -> str | None:
+        """The folder that the command line named by --config-dir, if any."""
+        sources: Any = self._yaml("hydra.yaml")
+        for key in ("hydra", "runtime", "config_sources"):
+            sources = sources.get(key) if isinstance(sources, dict) else None
+        named = [source for source in sources or () if source.get("provider") == "command-line"]
+        return str(named[0]["path"]) if named else None
+
+    @property
+    def _is_queued(self) -> bool:
+        return self.record.get("state") == "queued"
+
+    def _yaml(self, name: str) -> Any:
+        """A file of `.hydra/`, which a run writes when it starts; until then, what was submitted."""
+        if self._is_queued and name in self._submitted:
+            return self._submitted[name]
+        try:
+            return saved.load((self.folder.hydra / name).read_bytes())
+        except (OSError, yaml.YAMLError, UnicodeDecodeError):
+            return self._submitted.get(name)
+
+    @property
+    def _submitted(self) -> dict[str, Any]:
+        try:
+            config, hydra = frozen(self.folder)
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+        own = {} if hydra is None else {"overrides.yaml": hydra["overrides"]["task"], "hydra.yaml": {"hydra": hydra}}
+        return {"config.yaml": config, **own}
+
+
+def _curve(losses: Sequence[float]) -> str:
+    return sparkline(losses, CURVE_WIDTH)

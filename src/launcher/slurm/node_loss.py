@@ -1,0 +1,43 @@
+"""What a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss RUN_FOLDER NEXT NODE ...`.
+
+It waits until the run's process has ended, and records in run.json which nodes were lost, and what the job does next.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.run.folder import RunFolder
+from launcher.run.holder import is_held
+from launcher.run.provenance import slurm_job_id
+from launcher.run.record import RunRecord
+
+LONGEST = 120.0
+"""Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has ended."""
+
+
+def main() -> int:
+    path, following, *nodes = sys.argv[1:]
+    return 0 if record_loss(RunFolder(Path(path)), following, nodes) else 1
+
+
+def record_loss(
+    folder: RunFolder, following: str, nodes: list[str], sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Returns whether the run's process has ended: another must not start before."""
+    waited = 0.0
+    while is_held(folder):
+        if waited >= LONGEST:
+            return False
+        sleep(0.2)
+        waited += 0.2
+    reason = f"lost {', '.join(nodes)}: {following}"
+    print(f"SLURM job {slurm_job_id()} {reason}.", flush=True)
+    if folder.record_path.exists():
+        RunRecord(folder).revise("preempted", "killed", reason=reason, slurm_job_id=slurm_job_id())
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

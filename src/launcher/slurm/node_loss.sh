@@ -1,0 +1,89 @@
+# Of a job with dispatch.no_kill, after batch.sh: when nodes are lost, the run starts again inside the job, on the nodes that
+# are left. `nodes` are those of the job, `left` and `lost` their two kinds after a look; `job` is an array's
+# task.
+exec {never}<> <(:)
+pause() { # SECONDS; without a command, since PATH may be broken
+	read -rt "$1" -u "$never" || :
+}
+ended_as() { # PID: wait for a child, whatever signals come
+	local code
+	while wait "$1" && code=0 || code=$?; kill -0 "$1" 2>/dev/null; do :; done
+	return "$code"
+}
+is_ours() { # the job runs, and SLURM is not about to take its nodes
+	local info
+	info=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${job:-$SLURM_JOB_ID}" 2>/dev/null) " || return 1
+	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
+	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
+}
+look_at_nodes() { # a node is lost if it starts no step; SLURM itself misses it only after SlurmdTimeout
+	local node number pids=()
+	for node in "${nodes[@]}"; do
+		(
+			unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
+			exec srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$node" bash -c "exit 0" </dev/null &>/dev/null
+		) &
+		pids+=($!)
+	done
+	left=() lost=()
+	for number in "${!nodes[@]}"; do
+		if ended_as "${pids[number]}"; then left+=("${nodes[number]}"); else lost+=("${nodes[number]}"); fi
+	done
+	[[ ${left[0]:-} == "${nodes[0]}" ]] || lost=() # this script's own node does not answer: it tells nothing about others
+}
+find_lost() { # PID of srun: after the end of a rank. srun itself waits for the ranks of a lost node
+	local is_alive
+	while is_ours; do
+		is_alive=
+		! kill -0 "$1" 2>/dev/null || is_alive=1
+		look_at_nodes
+		((${#lost[@]} == 0)) || return 0
+		[[ -n $is_alive ]] || return 1
+		pause 5
+	done
+	return 1
+}
+record_loss() { # NEXT: what follows
+	local python
+	for python in "${pythons[@]}"; do
+		"$python" -m launcher.slurm.node_loss "$run" "$1" "${lost[@]}" && return
+	done
+	return 1
+}
+on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: run as `guarded` does, as often as nodes are lost
+	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost
+	shift 3
+	guarded=srun
+	export LAUNCHER_RANK_ENDED="$run/.rank-ended-$SLURM_JOB_ID"
+	mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+	most=$((${#nodes[@]} - spares))
+	while :; do
+		count=$((${#nodes[@]} < most ? ${#nodes[@]} : most))
+		names=$(IFS=, && echo "${nodes[*]:0:count}")
+		[[ -n $user_port ]] || choose_port
+		rm -f "$LAUNCHER_RANK_ENDED"
+		lost=()
+		srun --overlap --mem=0 --nodes="$count" --ntasks="$((count * ranks))" --ntasks-per-node="$ranks" \
+			--nodelist="$names" "$@" &
+		pid=$!
+		while kill -0 "$pid" 2>/dev/null && [[ ! -e $LAUNCHER_RANK_ENDED ]]; do pause 1; done
+		code=
+		kill -0 "$pid" 2>/dev/null || { ended_as "$pid" && code=0 || code=$?; }
+		[[ $code != 0 ]] && find_lost "$pid" || break
+		nodes=("${left[@]}")
+		count=$((${#nodes[@]} < most ? ${#nodes[@]} : most))
+		next="restarts on $count node$( ((count == 1)) || echo s)"
+		((count >= least)) || next="requeued, since $count of $least nodes are left"
+		record_loss "$next" || count=0 # the old ranks do not end
+		disown "$pid" && kill -KILL "$pid" 2>/dev/null
+		((count >= least)) || break
+		before=$(starts)
+	done
+	rm -f "$LAUNCHER_RANK_ENDED"
+	if ((${#lost[@]})); then
+		(trap "" TERM; exec scontrol requeue "${job:-$SLURM_JOB_ID}")
+		exit 1
+	fi
+	[[ -n $code ]] || { ended_as "$pid" && code=0 || code=$?; }
+	exit "$code"
+}

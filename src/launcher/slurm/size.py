@@ -1,0 +1,76 @@
+"""How many nodes and tasks a job has."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.config.node_range import NodeRange
+from launcher.errors import ConfigError
+
+GUARD, NODE_LOSS = (Path(__file__).with_name(name) for name in ("batch.sh", "node_loss.sh"))
+"""Shell functions of the script, which are copied beside it."""
+START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED"; exit $code; }'
+"""How a task becomes Python."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+
+    nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
+    ranks_per_node: int = 1
+    no_kill: bool = False
+    spares: int = 0
+
+    @classmethod
+    def of(cls, nodes: int | str, ranks_per_node: int, no_kill: bool, spares: int) -> "Size":
+        """
+        Raises:
+            ConfigError: they do not fit together.
+        """
+        parsed = NodeRange.parse(nodes)
+        if parsed is None:
+            raise ConfigError(
+                f"dispatch.nodes='{nodes}': should be a number of nodes or the least and the most of them; e.g. "
+                "dispatch.nodes=1-4."
+            )
+        if spares and not no_kill:
+            raise ConfigError(f"dispatch.spares={spares}: is used only with dispatch.no_kill=true; set it too.")
+        if no_kill and not spares and not parsed.is_open:
+            raise ConfigError(
+                f"dispatch.no_kill=true: a run that needs dispatch.nodes={nodes} cannot restart on fewer; use "
+                f"dispatch.spares=1 or a range, e.g. dispatch.nodes=1-{max(2, parsed.most)}."
+            )
+        return cls(parsed, ranks_per_node, no_kill, spares)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the script finds out how many nodes it has."""
+        return self.no_kill or self.nodes.is_open
+
+    def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
+        """For sbatch. With a number of tasks per node, it would make a total of the least nodes, and SLURM gives a job
+        no more nodes than that many tasks need."""
+        tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
+        if self.varies:
+            tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}
+        return {"nodes": str(self.nodes.plus(self.spares)), "no-kill": self.no_kill or None, **tasks}
+
+    def command(self) -> str:
+        """What the script starts the tasks with, as shell words."""
+        if self.no_kill:
+            return f"on_nodes_left {self.nodes.least} {self.spares} {self.ranks_per_node}"
+        if not self.varies:
+            return "guarded srun"
+        nodes, ranks = "SLURM_JOB_NUM_NODES", self.ranks_per_node
+        return f"guarded srun --nodes=${nodes} --ntasks=$(({nodes} * {ranks})) --ntasks-per-node={ranks}"
+
+    @property
+    def start(self) -> str:
+        """The end of each task's shell script."""
+        return NOTED_START if self.no_kill else START
+
+    @property
+    def functions(self) -> list[Path]:
+        """The files of shell functions that the command needs."""
+        return [GUARD, NODE_LOSS] if self.no_kill else [GUARD]

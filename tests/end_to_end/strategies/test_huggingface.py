@@ -1,0 +1,62 @@
+"""A pretrained model's adapters, trained on chats with masked labels: on ranks, in micro-batches, and resumed."""
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+pytest.importorskip("peft")
+from launcher.models.huggingface import HuggingFaceModel
+from support.ranks import together
+from support.tokenizer import SIZE, write_tokenizer
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+LAYOUTS = {"ddp": ["strategy=ddp"], "fsdp": ["strategy=fsdp"]}
+if find_spec("deepspeed"):
+    LAYOUTS |= {"zero 2": ["strategy=deepspeed", "strategy.zero_stage=2"]}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("huggingface")
+    HuggingFaceModel(vocab_size=SIZE, config=LLAMA).model.save_pretrained(folder / "base")
+    write_tokenizer(folder / "base")
+    chats = [
+        [{"role": "user", "content": f"Option {i}?"}, {"role": "assistant", "content": "It parses. " * (i % 4)}]
+        for i in range(60)
+    ]
+    (folder / "chats.jsonl").write_text("".join(json.dumps({"chat": chat}) + "\n" for chat in chats))
+    overrides = [
+        "model=pretrained", f"model.pretrained={folder / 'base'}", "model.lora.r=2", "model.lora.dropout=0.0",
+        "data=jsonl", f"data.files={folder / 'chats.jsonl'}", f"data.tokenizer={folder / 'base'}",
+        "data.messages_field=chat", "data.seq_len=48", f"data.cache={folder / 'tokens'}",
+    ]  # fmt: skip
+    whole = {"folder": str(folder / "one"), "overrides": [*overrides, "strategy=none"]}
+    one = together(1, folder / "1", [("train", whole)])
+    tasks = [
+        (
+            "whole_and_interrupted",
+            {"folder": str(folder / name), "overrides": [*overrides, *layout, "trainer.micro_batch_size=2"]},
+        )
+        for name, layout in LAYOUTS.items()
+    ]
+    return {"one": one[0], **dict(zip(LAYOUTS, together(2, folder / "2", tasks), strict=True))}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_and_micro_batches_do_not_change_the_numbers(results: dict[str, Any], layout: str) -> None:
+    (expected,) = results["one"]
+    for of_rank in results[layout]:
+        assert of_rank["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+        assert of_rank["whole"]["norms"] == pytest.approx(expected["norms"], rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resumed_training_equals_an_uninterrupted_one(results: dict[str, Any], layout: str) -> None:
+    for of_rank in results[layout]:
+        whole, first, second = (of_rank[name] for name in ("whole", "first", "second"))
+        assert first["losses"] + second["losses"] == whole["losses"] and second["digest"] == whole["digest"]

@@ -1,0 +1,48 @@
+"""`runs audit` compared with what the loaders really gave, over attempts, world sizes and a rollback."""
+
+import json
+from pathlib import Path
+
+from support.indexed import noted
+from support.runner import launch, start
+
+SIZE, BATCH = 50, 12
+RUN = (
+    "data=custom", "data.dataset._target_=support.indexed.Indexed", f"+data.dataset.size={SIZE}",
+    f"data.batch_size={BATCH}", "data.num_features=2", "data.num_classes=2", "model=mlp", "model.hidden_dim=4",
+    "run.id=a1", "strategy=ddp", "trainer.max_steps=13", "hooks.logging.interval=4", "hooks.checkpointing.interval=3",
+    "hooks.checkpointing.keep_previous=9", "hooks.checkpointing.best_metric=null", "device=cpu",
+)  # fmt: skip
+
+
+def audit(outputs: Path, *words: str) -> tuple[int, str]:
+    process = start("-m", "launcher.runs", "--outputs", str(outputs), "audit", "mlp-custom", *words)
+    output, _ = process.communicate()
+    return process.returncode, output
+
+
+def test_each_sample_once_an_epoch_over_all_attempts(tmp_path: Path) -> None:
+    seen: dict[int, list[int]] = {}
+    attempts = [
+        ("dispatch.nproc=2", "trainer.pause_at=8"),
+        ("dispatch.nproc=1", "trainer.micro_batch_size=4", "run.resume=6", "data.num_workers=1"),
+    ]
+    for number, words in enumerate(attempts):
+        folder = tmp_path / f"witness-{number}"
+        witness = f"+tracker.witness={{_target_:support.indexed.Noting,folder:{folder}}}"
+        done = launch(tmp_path / "outputs", *RUN, *words, witness)
+        assert done.returncode == 0, done.output
+        seen |= noted(folder)  # a step that is computed again counts as it was computed last
+    code, lines = audit(tmp_path / "outputs", "--json")
+    told = [json.loads(line) for line in lines.splitlines()]
+    assert {line["first"]: sorted(line["indices"]) for line in told} == seen and code == 0
+    used = [index for line in told for index in line["indices"]]
+    assert all(sorted(used[epoch * SIZE : (epoch + 1) * SIZE]) == list(range(SIZE)) for epoch in range(3))
+    code, output = audit(tmp_path / "outputs")
+    rows = [line.split() for line in output.splitlines()[1:3]]
+    assert rows == [
+        ["1", "1", "to", "8", "7", "to", "8", "0", "to", "72"],
+        ["2", "7", "to", "13", "-", "72", "to", "156"],
+    ]
+    assert "Epochs 1 to 3: 50 of 50 samples, each once." in output
+    assert "Epoch 4: 6 of 50 samples, each once; it is not complete." in output and code == 0

@@ -1,0 +1,15 @@
+"""Runs that were submitted, without SLURM."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from launcher.run.folder import RunFolder
+from launcher.slurm.submission import FROZEN, JobNote
+
+
+def note_job(folder: RunFolder, *script_and_task: Any, job_id: str | None = None) -> None:
+    """Note a run's job, as a submission does."""
+    path = folder.path / FROZEN
+    saved = json.loads(path.read_text()) if path.exists() else {"config": {}, "hydra": None}
+    path.write_text(json.dumps(saved | {"job": asdict(JobNote(*script_and_task, job_id=job_id))}))

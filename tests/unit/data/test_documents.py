@@ -1,0 +1,144 @@
+"""Documents of each kind of file: what is made of them, resumed, shared by ranks, and refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from launcher.errors import ConfigError
+from support.paths import ROOT
+
+pytest.importorskip("transformers")
+from support.tokenizer import SIZE, write_tokenizer
+
+RECORDS = [{"text": f"option number {i} " * (i % 5 + 1), "kind": i % 3} for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documents")
+    write_tokenizer(folder / "tokenizer")
+    (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return folder
+
+
+def make_source(folder, kind="jsonl", name="a.jsonl", **options):
+    node = OmegaConf.load(ROOT / "conf" / "data" / f"{kind}.yaml")
+    node.update(batch_size=8, files=str(folder / name), tokenizer=str(folder / "tokenizer"), seq_len=24)
+    node.update({"cache": str(folder / "cache"), **options})
+    return instantiate(node)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def take(loader, count):
+    batches = iter(loader)
+    return [next(batches) for _ in range(count)]
+
+
+def test_all_kinds_of_files_give_the_same_samples(files):
+    datasets, pyarrow = pytest.importorskip("datasets"), pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(RECORDS), files / "a.parquet")
+    datasets.Dataset.from_list(RECORDS).save_to_disk(files / "saved")
+    sources = [make_source(files, kind, name) for kind, name in
+               [("jsonl", "a.jsonl"), ("parquet", "a.parquet"), ("datasets", "saved")]]  # fmt: skip
+    for part in ("train_dataset", "val_dataset"):
+        first, *others = [getattr(source, part)() for source in sources]
+        assert len(first) and all(other.fingerprint == first.fingerprint for other in others)
+
+
+def test_tokens_are_made_once(files, tmp_path, monkeypatch):
+    make_source(files, cache=str(tmp_path)).train_dataset()
+    monkeypatch.setattr("launcher.data.documents.write_store", None)
+    source = make_source(files, cache=str(tmp_path), pack=False)
+    assert len(source.train_dataset()) + len(source.val_dataset()) == len(RECORDS)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_resumes_at_its_sample(files, workers):
+    source = make_source(files, num_workers=workers)
+    loader = source.train_loader(seed=3)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = loader.state_dict()
+    expected = [next(batches) for _ in range(4)]
+    batches.close()
+    again = make_source(files).train_loader(seed=3)
+    again.load_state_dict(state)
+    assert all(same(a, b) for a, b in zip(take(again, 4), expected, strict=True))
+    other = make_source(files, seq_len=16).train_loader(seed=3)
+    with pytest.raises(ConfigError, match="rows of 24 packed' when the checkpoint was written"):
+        other.load_state_dict(state)
+
+
+def test_two_ranks_share_the_samples(files):
+    one, *two = [
+        take(make_source(files).train_loader(seed=3, rank=rank, world_size=size), 3)
+        for rank, size in [(0, 1), (0, 2), (1, 2)]
+    ]
+    for whole, *halves in zip(one, *two, strict=True):
+        assert torch.equal(whole["input_ids"], torch.cat([half["input_ids"] for half in halves]))
+
+
+def test_classes(files):
+    source = make_source(files, label_field="kind", num_classes=3)
+    batch = take(source.train_loader(seed=0), 1)[0]
+    assert set(batch) == {"input_ids", "attention_mask", "labels"} and batch["labels"].shape == (8,)
+
+
+def test_documents_that_are_too_long_are_reported(files, caplog):
+    make_source(files, seq_len=4, pack=False).train_dataset()
+    assert "57 of 57 documents are longer than data.seq_len=4 and are cut" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"files": "nowhere.jsonl"}, r"^data\.files='nowhere\.jsonl': matches no file"),
+        ({"val_files": "nowhere.jsonl"}, r"^data\.val_files='nowhere\.jsonl': matches no file"),
+        ({"tokenizer": "nowhere"}, r"^data\.tokenizer=nowhere: there is no such folder"),
+        ({"label_field": "kind"}, r"^data\.label_field=kind: needs data\.num_classes"),
+        ({"text_field": "body"}, r"^data\.text_field=body: .*a\.jsonl, line 1: has no such field; it has text, kind"),
+        ({"vocab_size": 9}, rf"^data\.vocab_size=9: the tokenizer of .* set data\.vocab_size={SIZE} or more"),
+        ({"prompt_field": "a", "messages_field": "b"}, r"^data\.messages_field: data\.prompt_field is set too"),
+        ({"val_fraction": 0.001, "pack": False}, None),
+    ],
+)  # fmt: skip
+def test_bad_options(files, options, sentence):
+    source = make_source(files, **options)
+    if sentence is None:
+        assert len(source.train_dataset()) == 60
+        with pytest.raises(ConfigError, match=r"^data\.files: the files have 60 documents, too few to hold any out"):
+            source.val_dataset()
+        return
+    with pytest.raises(ConfigError, match=sentence):
+        source.check()
+        source.train_dataset()
+
+
+def test_an_empty_file_is_named_and_nothing_stays(files, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"^data\.files: .*empty\.jsonl: is empty; leave it out"):
+        make_source(files, files=[str(files / "a.jsonl"), str(tmp_path / "empty.jsonl")],
+                    cache=str(tmp_path / "cache")).train_dataset()  # fmt: skip
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_changed_files_and_tokenizers_are_tokenized_again(files, tmp_path):
+    shutil.copytree(files / "tokenizer", tmp_path / "tokenizer")
+    shutil.copy(files / "a.jsonl", tmp_path)
+    before = make_source(tmp_path).train_dataset().fingerprint
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('{"text": "one more"}\n')
+    after = make_source(tmp_path).train_dataset().fingerprint
+    assert before != after
+    (tmp_path / "tokenizer" / "chat_template.jinja").unlink()
+    make_source(tmp_path).train_dataset()
+    assert len(list((tmp_path / "cache").iterdir())) == 3

@@ -1,0 +1,96 @@
+import pytest
+
+from launcher.data.encoding import Encoder, Fields, tokenizer_digest
+from launcher.errors import ConfigError
+
+pytest.importorskip("transformers")
+from support.tokenizer import write_tokenizer
+
+CHAT = [
+    {"role": "user", "content": "What is it?"},
+    {"role": "assistant", "content": "A parser."},
+    {"role": "user", "content": "Of what?"},
+    {"role": "assistant", "content": "Of options."},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def encode(folder, fields, record, num_classes=None):
+    encoder = Encoder(folder, fields, num_classes)
+    document = encoder(record, "a.jsonl, line 3")
+    text = encoder.tokenizer.decode(document.ids.tolist())
+    targets = (
+        None if document.is_target is None else encoder.tokenizer.decode(document.ids[document.is_target].tolist())
+    )
+    return document, text, targets
+
+
+def test_text_ends_with_the_end_token(folder):
+    document, text, targets = encode(folder, Fields(), {"text": "an option"})
+    assert (text, targets, document.label) == ("an option</s>", None, None)
+
+
+def test_a_prompt_is_no_target(folder):
+    _, text, targets = encode(folder, Fields(prompt="question"), {"question": "an option? ", "text": "yes"})
+    assert (text, targets) == ("an option? yes</s>", "yes</s>")
+
+
+def test_the_answers_of_a_chat_are_targets(folder):
+    _, text, targets = encode(folder, Fields(messages="chat"), {"chat": CHAT})
+    assert text.startswith("<s>user\nWhat is it?</s>\n<s>assistant\nA parser.</s>\n<s>user")
+    assert targets == "A parser.</s>\nOf options.</s>\n"
+
+
+def test_a_label_belongs_to_the_whole_text(folder):
+    document, text, _ = encode(folder, Fields(label="kind"), {"text": "an option", "kind": 2}, num_classes=3)
+    assert (text, document.label, document.is_target) == ("an option", 2, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "record", "sentence"),
+    [
+        (Fields(), {"body": "a"}, r"^data\.text_field=text: a\.jsonl, line 3: has no such field; it has body\."),
+        (Fields(), {"text": 3}, r"^data\.text_field=text: .*should be text, and is of type int\."),
+        (Fields(prompt="q"), {"text": "a"}, r"^data\.prompt_field=q: .*line 3: has no such field"),
+        (Fields(label="k"), {"text": "a", "k": "good"}, r"^data\.label_field=k: .*should be a whole number"),
+        (Fields(label="k"), {"text": "a", "k": 2}, r"^data\.num_classes=2: a\.jsonl, line 3 has the label 2;"),
+        (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*should be a list of messages"),
+        (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field=m: .*has a message without a role"),
+        (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*the chat template refuses it"),
+    ],
+)
+def test_a_bad_record_is_named(folder, fields, record, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        encode(folder, fields, record, num_classes=2)
+
+
+def test_a_template_that_changes_earlier_turns_is_refused(folder):
+    encoder = Encoder(folder, Fields(messages="m"), None)
+    encoder.tokenizer.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    with pytest.raises(ConfigError, match=r"line 1: the chat template rewrites earlier turns when"):
+        encoder({"m": CHAT}, "a, line 1")
+
+
+def test_fields_that_exclude_each_other():
+    with pytest.raises(ConfigError, match=r"^data\.label_field: data\.prompt_field is set too"):
+        Fields(prompt="a", label="b").check()
+    Fields(messages="a").check()
+
+
+def test_a_folder_without_a_tokenizer_or_chat_template(tmp_path):
+    with pytest.raises(ConfigError, match=r"^data\.tokenizer=.*: has no tokenizer; AutoTokenizer"):
+        Encoder(tmp_path, Fields(), None)
+    write_tokenizer(tmp_path, chat=False)
+    with pytest.raises(ConfigError, match=r"^data\.messages_field=m: the tokenizer of .* has no chat template"):
+        Encoder(tmp_path, Fields(messages="m"), None)
+
+
+def test_the_digest_changes_with_the_files(folder, tmp_path):
+    write_tokenizer(tmp_path)
+    assert tokenizer_digest(tmp_path) == tokenizer_digest(folder)
+    (tmp_path / "chat_template.jinja").write_text("another")
+    assert tokenizer_digest(tmp_path) != tokenizer_digest(folder)

@@ -1,0 +1,217 @@
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from launcher import BaseHook, CheckpointingHook
+from launcher.data.plain import PlainLoader, resumable
+from support.toy import Toy
+
+SIZE, STEPS = 10, 9
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Samples [index, noise]; `loaded` are the indices that this process has loaded."""
+
+    def __init__(self, noise: bool = False):
+        self.noise = noise
+        self.loaded: list[int] = []
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.loaded.append(index)
+        return torch.tensor([float(index), float(torch.rand(())) if self.noise else 0.0])
+
+
+class Drawn(Sampler[int]):
+    """An order by a numpy generator that is the sampler's own, and by the global one."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(5)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from ((self.rng.permutation(SIZE) + np.random.randint(SIZE)) % SIZE).tolist()
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+def numbered(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
+    "in order": lambda data: DataLoader(data, 4),
+    "shuffled": lambda data: DataLoader(data, 4, shuffle=True),
+    "shuffled, own generator": lambda data: DataLoader(data, 4, shuffle=True, generator=numbered(7)),
+    "drop_last": lambda data: DataLoader(data, 4, shuffle=True, drop_last=True),
+    "batch_sampler": lambda data: DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 3, False)),
+    "without batches": lambda data: DataLoader(data, batch_size=None, shuffle=True),
+    "weighted": lambda data: DataLoader(data, 4, sampler=WeightedRandomSampler(range(1, 11), SIZE)),
+    "with replacement": lambda data: DataLoader(
+        data, 4, sampler=RandomSampler(data, replacement=True, num_samples=40, generator=numbered(3))
+    ),
+    "numpy": lambda data: DataLoader(data, 4, sampler=Drawn()),
+    "distributed": lambda data: DataLoader(data, 2, sampler=DistributedSampler(data, 2, 1)),
+    "distributed batch_sampler": lambda data: DataLoader(
+        data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
+    ),
+    "2 workers": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2),
+    "2 workers, own generator": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2, generator=numbered(7)),
+    "2 persistent workers": lambda data: DataLoader(
+        data, 4, shuffle=True, num_workers=2, persistent_workers=True, generator=numbered(7)
+    ),
+    "a persistent worker, global generator": lambda data: DataLoader(
+        data, 4, shuffle=True, num_workers=1, persistent_workers=True
+    ),
+}
+
+
+class Killed(Exception):
+    pass
+
+
+class Witness(BaseHook):
+    """Notes the batches of each step, and kills training at one of them."""
+
+    def __init__(self, batches: dict[int, list[Any]], kill_at: int = 0):
+        self.batches, self.kill_at = batches, kill_at
+
+    def on_before_step(self, trainer: Any) -> None:
+        self.batches[trainer.step] = []
+        if trainer.step == self.kill_at:
+            raise Killed
+
+    def on_batch(self, trainer: Any, batch: torch.Tensor) -> None:
+        self.batches[trainer.step].append(batch.tolist())
+
+
+class OnNumbers(Toy):
+    def forward(self, input: torch.Tensor) -> Any:
+        return super().forward(input / SIZE)
+
+
+def train(folder: Path, loader: Any, batches: dict[int, list[Any]], kill_at: int = 0, **settings: Any) -> Toy:
+    """Train in this process, with a checkpoint after every step."""
+    hooks = [CheckpointingHook(1, asynchronous=False), Witness(batches, kill_at)]
+    seed = 99 if (folder / "checkpoints").exists() else 1  # what a resumed process has drawn before must not count
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    trainer = OnNumbers(hooks, settings.pop("max_steps", STEPS), folder, loader, **settings)
+    try:
+        trainer.train()
+    except Killed:
+        pass
+    return trainer
+
+
+def weights(trainer: Toy) -> list[float]:
+    return torch.cat([p.detach().reshape(-1) for p in trainer.model.parameters()]).tolist()
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    def loader() -> tuple[Numbers, DataLoader[Any]]:
+        data = Numbers(noise="worker" not in name)  # what workers draw cannot be repeated
+        return data, LOADERS[name](data)
+
+    expected: dict[int, list[Any]] = {}
+    whole = train(tmp_path / "whole", loader()[1], expected)
+    assert sum(map(len, expected.values())) == STEPS
+    per_epoch = len(loader()[1])
+    for kill_at in (2, min(per_epoch + 1, STEPS)) if "worker" not in name else (per_epoch + 3,):
+        actual: dict[int, list[Any]] = {}
+        folder = tmp_path / f"killed-{kill_at}"
+        train(folder, loader()[1], actual, kill_at)
+        data, again = loader()
+        resumed = train(folder, again, actual)
+        assert actual == expected, kill_at
+        assert weights(resumed) == weights(whole)
+        if again.num_workers == 0:  # nothing was loaded to be dropped
+            used = [row for step in range(kill_at, STEPS + 1) for batch in actual[step] for row in np.atleast_2d(batch)]
+            assert data.loaded == [int(index) for index, _ in used]
+
+
+@pytest.mark.parametrize("name", [name for name in LOADERS if "worker" not in name])
+def test_its_batches_are_those_of_the_loader(name: str) -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    expected = [[batch.tolist() for batch in loader] for loader in [LOADERS[name](Numbers())] for _ in range(2)]
+    torch.manual_seed(3)
+    np.random.seed(3)
+    loader = resumable(LOADERS[name](Numbers()), logging.getLogger())
+    assert isinstance(loader, PlainLoader)
+    assert [[batch.tolist() for batch in loader] for _ in range(2)] == expected
+
+
+def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
+    make = LOADERS["shuffled"]
+    expected: dict[int, list[Any]] = {}
+    actual: dict[int, list[Any]] = {}
+    settings = {"gradient_accumulation_steps": 2, "max_steps": 6}
+    whole = train(tmp_path / "whole", make(Numbers(True)), expected, **settings)
+    train(tmp_path / "parts", make(Numbers(True)), actual, kill_at=3, **settings)
+    resumed = train(tmp_path / "parts", make(Numbers(True)), actual, **settings)
+    assert (actual, weights(resumed)) == (expected, weights(whole))
+
+
+def test_another_loader_starts_the_epoch_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    actual: dict[int, list[Any]] = {}
+    train(tmp_path, DataLoader(Numbers(), 4), actual, kill_at=3)
+    with caplog.at_level("WARNING"):
+        train(tmp_path, DataLoader(Numbers(), 5), actual)
+    assert "from [10, 3] to [10, 2] (samples, batches an epoch)" in caplog.text
+    assert [row[0] for row in actual[3][0]] == [0, 1, 2, 3, 4]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from torch.ones(20, 2)
+
+
+class OwnIteration(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: DataLoader(Stream(), 4), "its dataset is iterable"),
+        (lambda: OwnIteration(Numbers(), 4), "OwnIteration is not a plain DataLoader and has no state_dict()"),
+        (lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False), "in_order=False lets workers decide"),
+        (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
+    ],
+)
+def test_what_cannot_be_exact_is_said_once(
+    make: Callable[[], Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, make(), {}, kill_at=3)
+    assert "data loader" not in caplog.text
+    train(tmp_path, make(), {})
+    assert [reason in record.getMessage() for record in caplog.records if "data loader" in record.getMessage()] == [
+        True
+    ]
+
+
+def test_random_numbers_of_workers_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, LOADERS["2 workers"](Numbers()), {}, kill_at=3)
+    with caplog.at_level("INFO"):
+        train(tmp_path, LOADERS["2 workers"](Numbers()), {})
+    assert caplog.text.count("draws in a worker are not repeated; with num_workers=0 they are.") == 1

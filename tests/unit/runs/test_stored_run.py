@@ -1,0 +1,34 @@
+import pytest
+
+from launcher.run.record import RunRecord
+from launcher.runs.find import join_queue
+from launcher.runs.stored_run import StoredRun
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.submission import JobNote, freeze
+from support.submitted import note_job
+
+
+@pytest.mark.parametrize(
+    ("job_state", "state"),
+    [("SUSPENDED", "running"), ("RUNNING", "running"), ("PENDING", "queued"), (None, "stale")],
+)
+def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
+    """The processes of a suspended job give no sign of life."""
+    folder = make_run("gpt", "1a2b0000", state="stale")
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    run = StoredRun.read(folder.path)
+    join_queue([run], {} if job_state is None else {"7": QueuedJob("7", job_state, "None", "node1", "/s/job-0.sh")})
+    assert run.state == state
+
+
+def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
+    config = {"run": {"dir": str(outputs / "gpt" / "1a2b0000")}, "seed": 3}
+    hydra = {"overrides": {"task": ["seed=3"]}, "runtime": {"choices": {"model": "gpt"}, "config_sources": []}}
+    folder = freeze(config, hydra, JobNote("/s/job-0.sh"))
+    folder.hydra.mkdir()
+    (folder.hydra / "config.yaml").write_text("seed: 1")  # an earlier attempt's
+    run = StoredRun.read(folder.path)
+    assert (run.values["seed"], run.overrides, dict(run.choices)) == ("3", ["seed=3"], {"model": "gpt"})
+    RunRecord(folder).revise("failed", "failed", reason="before it began")
+    run = StoredRun.read(folder.path)
+    assert (run.values["seed"], run.overrides, dict(run.choices)) == ("1", ["seed=3"], {"model": "gpt"})

@@ -1,0 +1,94 @@
+"""A job that loses nodes: what its script does, and what run.json says."""
+
+import subprocess
+import sys
+
+import pytest
+
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
+from launcher.run.record import RunRecord
+from launcher.slurm.node_loss import record_loss
+from launcher.slurm.size import GUARD, NODE_LOSS
+from support.scripted_slurm import ScriptedSlurm
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node1,node2,node3")
+    return slurm
+
+
+@pytest.fixture
+def folder(tmp_path, slurm):
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    RunRecord(folder).begin_attempt(start_step=0, max_steps=9, world_size=4, strategy="ddp")
+    return folder
+
+
+def run_script(folder, slurm, least, spares, *starts):
+    """Let each start of the ranks do one of the commands; the script's exit code."""
+    ranks = f"commands=(: {' '.join(map(repr, starts))}); eval ${{commands[$(wc -l <{slurm.folder}/steps)]}}"
+    lines = [
+        f"run={folder.path}; pythons=({sys.executable})",
+        f"source {GUARD}; source {NODE_LOSS}",
+        f'on_nodes_left {least} {spares} 2 bash -c "$0"',
+    ]
+    done = subprocess.run(["bash", "-c", "\n".join(lines), ranks], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def lost(slurm, *nodes, then):
+    """The ranks on these nodes are gone, and srun waits for them; or it ends."""
+    files = " ".join(str(slurm.folder / f"lost-{node}") for node in nodes)
+    return f"touch {files}; : >$LAUNCHER_RANK_ENDED; {then}"
+
+
+HANGS, SUCCEEDS = "exec sleep 60", "exit 0"
+
+
+@pytest.mark.parametrize("then", [HANGS, "exit 1"])
+def test_the_run_starts_again_on_a_spare_and_then_on_fewer_nodes(folder, slurm, then):
+    starts = [lost(slurm, "node2", then=then), lost(slurm, "node3", then=then), SUCCEEDS]
+    code, output = run_script(folder, slurm, 1, 1, *starts)
+    assert code == 0, output
+    assert slurm.steps == ["4 on node1,node2", "4 on node1,node3", "2 on node1"]
+    record = RunRecord(folder)
+    assert (record.state, record.attempt.outcome) == ("preempted", "killed")
+    assert record.attempt.reason == "lost node3: restarts on 1 node" and "requeue 6" not in slurm.calls
+    assert not list(folder.path.glob(".rank-ended*"))
+
+
+def test_a_job_with_too_few_nodes_is_requeued(folder, slurm):
+    code, output = run_script(folder, slurm, 2, 0, lost(slurm, "node2", "node3", then=HANGS))
+    assert (code, slurm.steps) == (1, ["6 on node1,node2,node3"]), output
+    assert RunRecord(folder).attempt.reason == "lost node2, node3: requeued, since 1 of 2 nodes are left"
+    assert "requeue 6" in slurm.calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "nodes"),
+    [
+        ("killed by hand", []),  # the job runs and all nodes answer: the run has crashed
+        ("killed by hand", ["node1", "node2"]),  # this script's own node cannot start steps either
+        ("preempted, with a grace", ["node2"]),
+        ("cancelled", ["node2"]),
+    ],
+)
+def test_what_is_no_loss_ends_as_before(folder, slurm, answer, nodes):
+    slurm.answer(answer)
+    command = lost(slurm, *nodes, then="exit 3") if nodes else ": >$LAUNCHER_RANK_ENDED; exit 3"
+    code, output = run_script(folder, slurm, 1, 0, command)
+    assert (code, len(slurm.steps)) == (3, 1), output
+    assert RunRecord(folder).attempt.reason is None or "lost" not in RunRecord(folder).attempt.reason
+
+
+def test_the_loss_is_recorded_once_the_ranks_have_ended(folder, slurm):
+    lock = RunLock(folder)
+    lock.acquire()
+    assert not record_loss(folder, "restarts on 1 node", ["node2"], sleep=lambda seconds: None)
+    assert RunRecord(folder).attempt.outcome is None
+    assert record_loss(folder, "restarts on 1 node", ["node2"], sleep=lambda seconds: lock.release())
+    assert RunRecord(folder).attempt.reason == "lost node2: restarts on 1 node"
