@@ -99,6 +99,13 @@ class Lab:
     def kill_controller(self) -> None:
         os.kill(int((self.state / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
 
+    def wait_until_saved(self, job: str) -> None:
+        """Until a controller that is killed would still know that the job runs: it writes its state seconds later."""
+        state = self.state / "ctld" / "job_state"
+        before = state.stat().st_mtime_ns
+        self.run("scontrol", "update", f"jobid={job}", "comment=save")
+        wait_for(lambda: state.stat().st_mtime_ns > before, "the controller to save its state")
+
     def start_controller(self) -> None:
         self.run("slurmctld")
 
@@ -106,9 +113,9 @@ class Lab:
         """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""
         return python.run("-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=LONGEST)
 
-    def submit(self, outputs: Path, *overrides: str) -> str:
+    def submit(self, outputs: Path, *overrides: str, **variables: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
-        done = self.launcher(*experiment(outputs), "dispatch=slurm", *overrides)
+        done = self.launcher(*experiment(outputs), "dispatch=slurm", *overrides, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         match = re.search(r"as SLURM job (\d+)", done.stdout)
         assert match is not None, done.stdout

@@ -6,6 +6,8 @@ Rank 0 asks SLURM once the state is durable. As observed on a real cluster:
 |----------------------------------------------|---------------------------------|-------------------------------|
 | BatchFlag=0                                  | is a person's allocation        | leave                         |
 | Restarts is higher than at our start         | has been requeued already       | leave                         |
+| it is pending, Restarts is not higher        | started unseen: a controller    | leave: SLURM starts it again  |
+|                                              | returned with an older state    |                               |
 | the same, it has ended and has a RunTime     | and was then cancelled          | leave, and must not requeue   |
 | PreemptTime is set, and it runs              | is preempted                    | requeue it, also under CANCEL |
 | PreemptTime is set, and is its EndTime       | the same, its grace is over     | requeue it                    |
@@ -41,6 +43,8 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
     if info.restarts > restarts:
         was_cancelled = info.state == "CANCELLED" or (info.state == "COMPLETING" and info.has_run)
         return "cancelled" if was_cancelled else "requeued"
+    if info.state == "PENDING":
+        return "requeued"
     if info.preempted_at is not None and (info.is_running or info.end == info.preempted_at):
         return "preempted"
     if info.reason == "TimeLimit" or info.state == "TIMEOUT":

@@ -1,5 +1,7 @@
 """What befalls jobs, on a real cluster: each run ends as if nothing had happened."""
 
+import os
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -48,17 +50,30 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
 
 
 def test_a_controller_that_forgets_a_preemption(start_lab, tmp_path):
-    """It is killed just after the signal, and returns when the run has asked in vain."""
+    """It is killed when the run is about to ask why it got a signal, and returns when the run has asked in vain."""
     lab = start_lab(NODES="1", DBD="0", USERSIG="0")
-    job = lab.submit(tmp_path, "dispatch.partition=pcancel")
-    wait_for_step(tmp_path)
+    closed, asked = tmp_path / "closed", tmp_path / "asked"
+    gate = tmp_path / "bin" / "scontrol"  # the one that the job finds
+    gate.parent.mkdir()
+    gate.write_text(f"""#!/bin/sh
+while [ -e {closed} ]; do touch {asked}; sleep 0.1; done
+exec {shutil.which("scontrol")} "$@"
+""")
+    gate.chmod(0o755)
+    outputs = tmp_path / "outputs"
+    path = f"{gate.parent}{os.pathsep}{lab.environment['PATH']}"
+    job = lab.submit(outputs, "dispatch.partition=pcancel", PATH=path)
+    wait_for_step(outputs)
+    lab.wait_until_saved(job)
+    closed.touch()
     lab.preempt("node1")
-    wait_for(lambda: lab.info(job).get("PreemptTime", "None") != "None", "the preemption")
+    wait_for(asked.exists, "the run to ask for the cause")
     lab.kill_controller()
-    wait_for(lambda: "not answer" in str(record(tmp_path)["attempts"][0]["reason"]), "the run to report the silence")
+    closed.unlink()
+    wait_for(lambda: "not answer" in str(record(outputs)["attempts"][0]["reason"]), "the run to report the silence")
     lab.start_controller()
     assert lab.wait_until_ended(job) == "COMPLETED"
-    first, last = record(tmp_path)["attempts"]
+    first, last = record(outputs)["attempts"]
     assert (first["outcome"], first["end_step"]) == ("preempted", last["start_step"]) and "requeued" in first["reason"]
 
 

@@ -31,6 +31,7 @@ NEVER = Budget(max_preemptions=0, max_timeouts=0)
         ("preempted, then cancelled in its grace", TERM, "cancelled", "leave"),
         ("preempted, then cancelled in its grace", USR2, "cancelled", "leave"),
         ("requeued, then cancelled", TERM, "cancelled", "leave"),
+        ("pending while it runs: the controller returned with an older state", TERM, "requeued", "leave"),
         ("killed by hand", TERM, "ended by hand", "leave"),
         ("an allocation", TERM, "ended by hand", "leave"),
         ("an allocation", USR1, "ended by hand", "leave"),
