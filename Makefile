@@ -46,8 +46,8 @@ lint: $(VENV)/.installed-test
 unit: $(VENV)/.installed-test
 	$(PYTEST) tests/unit $(ARGS)
 
-# Many of these wait for processes and for SLURM's timers: a third worker uses the cores meanwhile.
-all-tests: JOBS = 3
+# Those on SLURM come first, as two workers that mostly wait for its timers: two more use the cores meanwhile.
+all-tests: JOBS = 4
 all-tests: $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
 

@@ -48,14 +48,16 @@ SLURM_LAB_STATE=$STATE "$HERE/down.sh" >&2
 need=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
 if [[ $DBD == 1 ]]; then need+=(slurmdbd slurm-wlm-mysql-plugin mariadb-server mariadb-client); fi
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}\n' "${need[@]}" 2>/dev/null | grep -cx installed) -eq ${#need[@]} ]]; }
-if ! installed; then
+if ! installed; then (
+	flock 8   # another cluster may be starting too
+	installed && exit
 	log "installing ${need[*]}"
 	apt-get -o DPkg::Lock::Timeout=300 update -qq >/dev/null
 	# RUNLEVEL=1: the packages' init scripts must not start anything
 	RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends \
-		"${need[@]}" >"$STATE.apt.log" 2>&1 9>&- || { tail -20 "$STATE.apt.log" >&2; exit 1; }
+		"${need[@]}" >"$STATE.apt.log" 2>&1 8>&- 9>&- || { tail -20 "$STATE.apt.log" >&2; exit 1; }
 	log "installed"
-fi
+) 8>"${TMPDIR:-/tmp}/slurm-lab.install.lock"; fi
 
 # ---------------------------------------------------------------- configuration
 rm -rf "$STATE"

@@ -1,4 +1,3 @@
-import os
 import shutil
 import socket
 import tempfile
@@ -10,22 +9,40 @@ from support import lab as labs
 from support.incidents import INCIDENTS, begun
 from support.runner import launch
 
+PORTS = 50
+"""Of a cluster."""
+HERE = Path(__file__).parent
 
-def free_ports(taken):
-    """The first of 50 ports that nobody listens on, below those that the kernel hands out."""
-    first = os.getpid() % 200
-    for number in range(first, first + 200):
-        port = 20000 + number % 200 * 50
-        if port in taken:
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Two groups, since both mostly wait for SLURM's timers. The incidents come last in theirs: they happen while its
+    other tests run."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        group = "slurm, accounting" if "cluster" in item.fixturenames else "slurm, incidents"
+        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.timeout(2 * labs.LONGEST))
+    others = [item for item in items if HERE not in item.path.parents]
+    items[:] = [*sorted(ours, key=lambda item: "incident" in item.fixturenames), *others]
+
+
+def reserve_ports():
+    """The first of PORTS that nobody uses, below those that the kernel hands out, and a socket: other workers do not
+    get these ports as long as it is open."""
+    for first in range(20000, 30000, PORTS):
+        try:
+            reservation = socket.create_server(("", first + PORTS - 1))
+        except OSError:
             continue
         try:
-            for offset in range(20):
-                with socket.create_server(("", port + offset)):
+            for port in range(first, first + PORTS - 1):
+                with socket.create_server(("", port)):
                     pass
-            return port
+            return first, reservation
         except OSError:
-            pass
-    raise RuntimeError("no 20 free ports in a row from 20000 to 29999")
+            reservation.close()
+    raise RuntimeError(f"no {PORTS} free ports in a row from 20000 to 29999")
 
 
 @pytest.fixture(scope="session")
@@ -37,17 +54,18 @@ def start_lab():
     started = []
 
     def start(**settings):
-        port = free_ports({lab.port for lab in started})
+        port, reservation = reserve_ports()
         folder = Path(tempfile.mkdtemp(prefix="slurm-lab-"))
         folder.chmod(0o755)
         lab = labs.Lab(folder / "lab", port, {**labs.PATIENT, **settings})
-        started.append(lab)
+        started.append((lab, reservation))
         lab.start()
         return lab
 
     yield start
-    for lab in started:
+    for lab, reservation in started:
         lab.stop()
+        reservation.close()
         shutil.rmtree(lab.state.parent, ignore_errors=True)
 
 
@@ -63,12 +81,18 @@ def plain_cluster(start_lab):
     return start_lab(NODES="5", USERSIG="0", DBD="0", MAX_ARRAY="3")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
+def beside_the_incidents(request):
+    """They begin before the first test of their group."""
+    if "cluster" not in request.fixturenames:
+        request.getfixturevalue("happened")
+
+
+@pytest.fixture(scope="session")
 def happened(request, tmp_path_factory):
-    """The incidents that are asked for. They begin before the first test here, and go on beside the others, on a
-    cluster where those do not get in their way."""
-    given = [getattr(item, "callspec", None) for item in request.session.items]
-    asked = [spec.params["incident"] for spec in given if spec is not None and "incident" in spec.params]
+    """The incidents that are asked for. They happen on clusters where other tests do not get in their way."""
+    cases = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = [case.params["incident"] for case in cases if case is not None and "incident" in case.params]
     if not asked:
         yield {}
         return

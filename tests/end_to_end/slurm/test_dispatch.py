@@ -23,7 +23,6 @@ from support.lab import (
 )
 from support.runner import final_state, metrics, record
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
 

@@ -11,8 +11,6 @@ from support.incidents import INCIDENTS
 from support.lab import INTERVAL, LONGEST, run_folders, wait_for, wait_for_step
 from support.runner import final_state, metrics, record
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
-
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
 def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbed):

@@ -5,11 +5,10 @@ from itertools import pairwise
 import pytest
 
 from launcher.run.folder import RunFolder
-from support.lab import INTERVAL, LONGEST, run_folders, steps_done, wait_for, wait_for_step
+from support.lab import INTERVAL, run_folders, steps_done, wait_for, wait_for_step
 from support.runner import metrics, record, run_folder
 from support.witness import samples_of_steps
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
 RUN = [
     "strategy=ddp",
     "trainer.max_steps=60",

@@ -8,8 +8,6 @@ import pytest
 from support.lab import LONGEST, QUICK, ROOT, experiment, states, wait_for_step
 from support.runner import final_state, record
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
-
 
 @pytest.mark.parametrize("script", ["train", "sweep"])
 def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, script):

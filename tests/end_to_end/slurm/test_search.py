@@ -4,15 +4,12 @@ import json
 import os
 import signal
 
-import pytest
-
 from launcher.run.folder import RunFolder
 from launcher.slurm.submission import JobNote
 from support import python
 from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, wait_for_step
 from support.runner import ENVIRONMENT, metrics_of
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
 SEARCH = [
     "hydra/sweeper=optuna",
     "optimizer.lr=tag(log,interval(1e-4,1e-1))",

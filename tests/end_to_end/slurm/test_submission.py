@@ -10,7 +10,6 @@ import pytest
 from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, states, wait_for
 from support.runner import record
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(2 * LONGEST)]
 HELD = "+dispatch.sbatch.hold=true"
 SLOW_SBATCH = """#!/bin/bash
 echo $$ >>{folder}/called
