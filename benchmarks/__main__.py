@@ -2,24 +2,34 @@
 
     python -m benchmarks                  # all; see --list
     python -m benchmarks loop tokens --quick
+    python -m benchmarks checkpoint --millions 25    # a script of its own, with its own options
 
 Figures are instructions (valgrind's callgrind) or CPU seconds, where the load of the machine matters least. Peers are
 in benchmarks/requirements.txt; what is not installed is named as not run.
 """
 
 import argparse
+import ast
+import runpy
 import sys
 from pathlib import Path
 
-from benchmarks import data, gpt, loop, startup, sweep
+from benchmarks import data, distributed, gpt, gpu, loop, startup, sweep
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each for module in (loop, gpt, data, startup, sweep) for each in module.BENCHMARKS
+    each.name: each for module in (loop, gpt, distributed, data, startup, sweep, gpu) for each in module.BENCHMARKS
 }
+SCRIPTS = ("checkpoint", "goodput", "large_checkpoint", "ranks", "run_folders", "search", "strategy_memory")
+"""They measure what is no ratio of one figure, and are not part of `all`."""
 
 
 def main() -> None:
+    if sys.argv[1:2] and sys.argv[1] in SCRIPTS:
+        script = sys.argv.pop(1)
+        sys.argv[0] = f"python -m benchmarks {script}"
+        runpy.run_module(f"benchmarks.{script}", run_name="__main__")
+        return
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,7 +48,11 @@ def main() -> None:
     chosen = [BENCHMARKS[name] for name in arguments.names or BENCHMARKS]
     if arguments.list:
         for benchmark in chosen:
-            print(f"{benchmark.name:12s} {benchmark.title}: {', '.join(benchmark.contenders)}")
+            print(f"{benchmark.name:16s} {benchmark.title}: {', '.join(benchmark.contenders)}")
+        for script in () if arguments.names else SCRIPTS:
+            text = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+            summary = text.partition("\n\n")[0].split()
+            print(f"{script:16s} {' '.join(summary)}")
         return
     results: dict[str, list[Row]] = {}
     arguments.output.mkdir(parents=True, exist_ok=True)

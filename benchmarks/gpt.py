@@ -15,7 +15,7 @@ LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num
 WARM_UP, COUNTED = 6, 10
 
 
-def composed(settings: list[str], steps: int, hooks: str = "[default]") -> Any:
+def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none") -> Any:
     """A trainer as `python -m launcher` builds it, and its temporary folder."""
     from launcher.config.compose import compose
     from launcher.run.folder import RunFolder
@@ -25,7 +25,7 @@ def composed(settings: list[str], steps: int, hooks: str = "[default]") -> Any:
     config = compose(
         [
             "data=synthetic", "model=gpt", f"data.batch_size={BATCH}", f"trainer.max_steps={steps}", f"hooks={hooks}",
-            "tracker=[]", "device=cpu", "strategy=none", "run.name=benchmark", "run.id=benchmark",
+            "tracker=[]", "device=cpu", f"strategy={strategy}", "run.name=benchmark", "run.id=benchmark",
             f"paths.outputs={folder.name}", *settings,
         ]
     )  # fmt: skip

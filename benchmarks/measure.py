@@ -18,6 +18,10 @@ from benchmarks import callgrind
 ROOT = Path(__file__).parent.parent
 
 
+Figure = float | dict[str, float]
+"""What a contender measures; of several figures, by unit, the first is compared, and the others are shown beside it."""
+
+
 class NotRun(Exception):
     """This contender cannot run here; the message says why."""
 
@@ -35,7 +39,7 @@ class Benchmark:
     name: str
     title: str
     unit: str
-    contenders: Mapping[str, Callable[[bool], float]]
+    contenders: Mapping[str, Callable[[bool], Figure]]
     goals: Mapping[str, float] = field(default_factory=dict)
     counts_instructions: bool = False
     repeats: int = 3
@@ -45,6 +49,8 @@ class Benchmark:
 class Row:
     contender: str
     values: list[float] = field(default_factory=list)
+    others: list[dict[str, float]] = field(default_factory=list)
+    """What was measured besides, a value of `values` each."""
     not_run: str | None = None
     ratio: float | None = None
     goal: float | None = None
@@ -52,6 +58,15 @@ class Row:
     @property
     def median(self) -> float:
         return statistics.median(self.values)
+
+    def other(self, unit: str) -> float:
+        return statistics.median(others[unit] for others in self.others)
+
+    def add(self, figure: Figure) -> None:
+        first, *others = (figure if isinstance(figure, dict) else {"": figure}).items()
+        self.values.append(first[1])
+        if others:
+            self.others.append(dict(others))
 
 
 def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -> list[Row]:
@@ -62,7 +77,7 @@ def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -
         for row in list(rows.values())[:: -1 if round_ % 2 else 1]:
             if row.not_run is None:
                 try:
-                    row.values.append(run_one(benchmark, row.contender, quick))
+                    row.add(run_one(benchmark, row.contender, quick))
                 except NotRun as reason:
                     row.not_run = str(reason)
     yardstick = next(iter(rows.values()))
@@ -72,7 +87,7 @@ def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -
     return list(rows.values())
 
 
-def run_one(benchmark: Benchmark, contender: str, quick: bool) -> float:
+def run_one(benchmark: Benchmark, contender: str, quick: bool) -> Figure:
     """
     Raises:
         NotRun: it cannot run here.
@@ -84,10 +99,11 @@ def run_one(benchmark: Benchmark, contender: str, quick: bool) -> float:
     if not callgrind.is_available():
         raise NotRun("valgrind on x86-64 is needed")
     done, counts = callgrind.count(child, environment, ROOT)
-    return counts["steps"] / _answer(done) if counts else _answer(done)
+    steps = _answer(done)
+    return counts["steps"] / steps if counts and isinstance(steps, float) else steps
 
 
-def _answer(done: "subprocess.CompletedProcess[str]") -> float:
+def _answer(done: "subprocess.CompletedProcess[str]") -> Figure:
     last = (done.stdout.strip().splitlines() or [""])[-1]
     if done.returncode or not last.startswith("{"):
         error = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -95,7 +111,8 @@ def _answer(done: "subprocess.CompletedProcess[str]") -> float:
     answer = json.loads(last)
     if "not_run" in answer:
         raise NotRun(answer["not_run"])
-    return float(answer["figure"])
+    figure: Figure = answer["figure"]
+    return figure if isinstance(figure, dict) else float(figure)
 
 
 def child(benchmark: Benchmark, contender: str, quick: bool) -> None:
@@ -156,15 +173,19 @@ def as_json(results: Mapping[str, list[Row]]) -> str:
 
 def table(benchmark: Benchmark, rows: list[Row]) -> str:
     """In Markdown."""
-    lines = [f"### {benchmark.title}", "", f"| | {benchmark.unit} | ratio | goal |", "|---|---|---|---|"]
+    others = list(dict.fromkeys(unit for row in rows for each in row.others for unit in each))
+    heads = ["", benchmark.unit, "ratio", "goal", *others]
+    lines = [f"### {benchmark.title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
         if row.not_run is not None:
-            lines.append(f"| {row.contender} | not run: {row.not_run} | | |")
+            lines.append(f"| {row.contender} | not run: {row.not_run} |" + " |" * (len(heads) - 2))
             continue
         spread = f" ({number(min(row.values))} to {number(max(row.values))})" if len(row.values) > 1 else ""
         ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
         goal = "" if row.goal is None else f"{row.goal:g}"
-        lines.append(f"| {row.contender} | {number(row.median)}{spread} | {ratio} | {goal} |")
+        cells = [row.contender, f"{number(row.median)}{spread}", ratio, goal]
+        cells += [number(row.other(unit)) if row.others else "" for unit in others]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
