@@ -23,11 +23,10 @@ def newest_metrics(path: Path) -> dict[str, Value]:
 
 
 def newest_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
-    newest: dict[str, tuple[Any, int | None]] = {}
+    newest: dict[str, Mapping[str, Any]] = {}
     for line in lines:
-        step = line.get("step")
-        newest |= {key: (value, step) for key, value in line.items() if "/" in key}
-    return {key: Value(value, step) for key, (value, step) in newest.items()}
+        newest |= dict.fromkeys(line, line)
+    return {key: Value(line[key], line.get("step")) for key, line in newest.items() if "/" in key}
 
 
 def last_lines(path: Path, max_bytes: int = TAIL_BYTES) -> list[dict[str, Any]]:

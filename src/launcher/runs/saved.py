@@ -12,6 +12,7 @@ from launcher.config.tree import leaves
 # The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTION = re.compile(r"^(?=\w)", re.MULTILINE)
+CHILD = re.compile(r"^(?=  \w)", re.MULTILINE)
 CHOICES = re.compile(r"^    choices:\n(      .*\n)+(?=  ? ? ?\S)", re.MULTILINE)
 
 
@@ -32,7 +33,7 @@ def values(text: str) -> dict[str, str]:
     """
     try:
         sections = [_section(section) for section in SECTION.split(text) if section]
-    except (yaml.YAMLError, TypeError):  # not written as our files are
+    except (yaml.YAMLError, TypeError, ValueError, StopIteration):  # not written as our files are
         config = load(text)
         return flat(config) if isinstance(config, dict) else {}
     return {key: value for section in sections for key, value in section.items()}
@@ -44,10 +45,37 @@ def _section(text: str) -> dict[str, str]:
     Raises:
         yaml.YAMLError, TypeError: the text has no meaning of its own.
     """
+    head, *children = CHILD.split(text)
+    lines = [child for child in children if "\n" not in child.rstrip("\n")]
+    if len(lines) in (0, len(children)):
+        return flat(_node(text))
+    name, values = _only(head + "".join(lines))
+    rest = iter(values.items())
+    items = [next(rest) if child in lines else _block(head + child) for child in children]
+    if len(dict(items)) < len(children) or next(rest, None):
+        raise TypeError(text)
+    return flat({name: dict(items)})
+
+
+@lru_cache(maxsize=1000)
+def _block(text: str) -> tuple[str, Any]:
+    """A key with a value of several lines, such as a long list: runs share it where the rest of their section differs."""
+    ((key, value),) = _only(text)[1].items()
+    return key, value
+
+
+def _only(text: str) -> tuple[str, dict[str, Any]]:
+    ((name, values),) = _node(text).items()
+    if not isinstance(values, dict):
+        raise TypeError(text)
+    return name, values
+
+
+def _node(text: str) -> dict[str, Any]:
     node = load(text)
     if not isinstance(node, dict) or len(node) != 1:
         raise TypeError(text)
-    return flat(node)
+    return node
 
 
 def flat(config: dict[str, Any]) -> dict[str, str]:

@@ -22,6 +22,14 @@ CONFIG = {"seed": 1, "optimizer": {"lr": 0.001, "betas": [0.9, 0.95]}, "empty": 
     'quoted: "over\n  two lines"\nseed: 1\n',
     "text: |\n  seed: 2\n  model: 3\nseed: 1\n",
     "? seed\n: 1\n",
+    "run:\n  id: 1\n  skipped:\n  - a\n  - b\n  tag: null\n  more: {}\n",
+    "on:\n  id: 1\n  list:\n  - a\n  off: 1\n",
+    "run:\n  id: 1\n  list:\n  - a\n  id: 2\n",
+    "run:\n  list:\n  - a\n  id: 1\n  list:\n  - b\n",
+    "run: |\n  id: 1\n  list:\n    - a\n",
+    "run: 'a\n  id: 1\n  list:\n    b\n  end'\n",
+    "run:\n  base: &base 1\n  list:\n  - *base\n",
+    "run:\n  text: one\n    two\n  # a comment\n  id: 1\n",
     "",
     "[1, 2]",
     "word",
@@ -38,6 +46,14 @@ def test_a_section_that_runs_share_is_parsed_once() -> None:
     for seed in range(20):
         saved.values(f"model:\n  dim: 4\nseed: {seed}\n")
     assert saved._section.cache_info().misses == 1 + 20
+
+
+def test_a_long_list_that_runs_share_is_parsed_once() -> None:
+    saved._block.cache_clear()
+    for id in range(20):
+        text = f"run:\n  id: {id}\n  skipped:\n  - job\n  - data.num_workers\n  tag: null\n"
+        assert list(saved.values(text)) == ["run.id", "run.skipped", "run.tag"]
+    assert saved._block.cache_info().misses == 1
 
 
 def test_what_is_not_yaml_is_an_error() -> None:
