@@ -21,7 +21,7 @@ from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
 VERSION = 1
-"""Of the way in which documents become tokens; another one makes new token folders."""
+"""Of how documents become tokens. Tokens of another version are not used."""
 
 
 class DocumentData(DataSource):

@@ -164,15 +164,9 @@ def _field(record: dict[str, Any], name: str, field: str, kind: type, where: str
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """A hash of the files that decide on tokens."""
+    """A hash of the folder's files, without a model's weights."""
     digest = xxhash.xxh3_64()
-    for name in (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-        "vocab.json",
-    ):
-        file = folder / name
-        digest.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.suffix in (".json", ".jinja", ".txt", ".model", ".vocab"):
+            digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()

@@ -89,8 +89,10 @@ def test_a_folder_without_a_tokenizer_or_chat_template(tmp_path):
         Encoder(tmp_path, Fields(messages="m"), None)
 
 
-def test_the_digest_changes_with_the_files(folder, tmp_path):
+@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "spiece.model"])
+def test_the_digest_changes_with_the_files(folder, tmp_path, name):
     write_tokenizer(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert tokenizer_digest(tmp_path) == tokenizer_digest(folder)
-    (tmp_path / "chat_template.jinja").write_text("another")
+    (tmp_path / name).write_text("another")
     assert tokenizer_digest(tmp_path) != tokenizer_digest(folder)
