@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from launcher.hooks.records import map_nested_tensor as map_nested_tensor
     from launcher.train.composed import Trainer as Trainer
     from launcher.train.load import load_model as load_model
+    from launcher.train.skipped import LossNoneWarning as LossNoneWarning
     from launcher.train.trainer import BaseTrainer as BaseTrainer
-    from launcher.train.trainer import LossNoneWarning as LossNoneWarning
 
 _MODULES = {
-    "BaseTrainer": "train.trainer", "Trainer": "train.composed", "LossNoneWarning": "train.trainer",
+    "BaseTrainer": "train.trainer", "Trainer": "train.composed", "LossNoneWarning": "train.skipped",
     "BaseHook": "hooks.base", "ProgressHook": "hooks.progress", "LoggingHook": "hooks.logging",
     "CheckpointingHook": "hooks.checkpointing", "EvaluationHook": "hooks.evaluation",
     "EarlyStoppingHook": "hooks.early_stopping", "JsonlHook": "hooks.jsonl",

@@ -165,11 +165,12 @@ def test_no_module_imports_itself_by_others():
         visit(name, ())
 
 
-def test_the_trainer_names_no_strategy_and_no_model():
+@pytest.mark.parametrize("name", ["trainer", "parts", "batches", "skipped", "stopping", "state", "closure"])
+def test_the_trainer_names_no_strategy_and_no_model(name):
     chosen = [yaml.safe_load(file.read_text()) for group in ("strategy", "model") for file in conf(group)]
     targets = {config["_target_"] for config in chosen if "_target_" in config}
     assert targets
-    trainer = tree(SRC / "launcher" / "train" / "trainer.py")
+    trainer = tree(SRC / "launcher" / "train" / f"{name}.py")
     forbidden = {target.rpartition(".")[0] for target in targets} | {target.rpartition(".")[2] for target in targets}
     forbidden |= {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "deepspeed"}
     forbidden |= {file.stem for group in ("strategy", "model") for file in conf(group)}

@@ -57,7 +57,7 @@ def restore_host(state: HostState) -> None:
 def isolated(function: Callable[[], T]) -> T:
     """Call `function`; afterwards the generators on the CPU are as before.
 
-    A signal may end a wait for data with an exception at any instruction (`signals.waiting`), once. Hence no context
+    A signal may end a wait for data with an exception at any instruction (`signals.wait_for`), once. Hence no context
     manager, whose own code it could hit, and the second `restore_host`.
     """
     outside = host_state()

@@ -1,7 +1,7 @@
 """Signals set a flag, which is acted upon at a step boundary.
 
 A handler only records the first signal and its time. One exception: while the process waits for its next batch and has
-computed nothing since the last boundary, the handler ends the wait (`waiting`). Otherwise a stalled data source would
+computed nothing since the last boundary, the handler ends the wait (`wait_for`). Otherwise a stalled data source would
 hide the flag forever. `python -m launcher` installs the handlers before it imports torch, which takes seconds.
 
 Handlers belong to the process, and so does this module's state. The flag belongs to a run: the trainer that a signal
@@ -12,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Stay ignored where they are at the start: by `nohup`, or by a shell that starts us in the background."""
@@ -32,7 +33,7 @@ class Stop(SystemExit):
 
 
 class Interrupted(Exception):
-    """Raised only inside `waiting`, when a signal arrives."""
+    """Raised only inside `wait_for`, when a signal arrives."""
 
 
 class _State:
@@ -116,21 +117,19 @@ def forget() -> None:
     _state.received_at = 0.0
 
 
-class _Waiting:
-    """A class, since a generator's context manager would cost each step more than the flag does."""
+def wait_for(next_batch: Callable[[], T]) -> T:
+    """Call `next_batch`. A signal, also one received before, ends the wait.
 
-    def __enter__(self) -> None:
-        _state.waiting = True
+    Raises:
+        Interrupted: a signal has come.
+    """
+    _state.waiting = True
+    try:
         if _state.received:
-            _state.waiting = False
             raise Interrupted
-
-    def __exit__(self, *exc: object) -> None:
+        return next_batch()
+    finally:
         _state.waiting = False
-
-
-waiting = _Waiting()
-"""`with waiting:` a signal, also one received before, ends the wait by raising `Interrupted`."""
 
 
 def ignore() -> None:

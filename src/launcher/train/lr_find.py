@@ -130,6 +130,7 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
         with isolated_rng():
             yield
     finally:
+        vars(trainer).clear()
         vars(trainer).update(attributes)
         trainer._bind_events()
         with torch.no_grad():

@@ -313,3 +313,12 @@ def test_a_pause_takes_the_next_step_that_is_not_skipped(tmp_path):
     last = trainer(pause_at=6)
     last.train()
     assert (last.is_paused, last.step) == (False, 6)
+
+
+def test_a_paused_trainer_trains_on() -> None:
+    trainer = Toy(GOOD, max_steps=4, pause_at=2)
+    trainer.train()
+    assert trainer.is_paused and trainer.step == 2
+    trainer.pause_at = None
+    trainer.train()
+    assert not trainer.is_paused and trainer.step == 4
