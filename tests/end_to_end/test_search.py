@@ -24,9 +24,9 @@ SEARCH = ("hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "
 CHILD = "launcher.sweepers.trial"
 
 
-def start(outputs: Path, *overrides: str) -> Any:
+def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     words = ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *SEARCH, *overrides)
-    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=(CHILD, 12))
+    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=(CHILD, 12), **keys)
 
 
 def asked(outputs: Path) -> list[dict[str, Any]]:
@@ -92,19 +92,26 @@ def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never
     assert final_state(only) == final_state(straight)
 
 
-def test_a_signal_saves_the_trials_of_a_search(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])
+def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(tmp_path: Path, act: str, code: int) -> None:
+    """`| head` closes the pipe: the next line cannot be printed, here the one of the first pause."""
     outputs = tmp_path / "outputs"
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
-    stopped = start(outputs, "hpo.pruner=none", "trainer.max_steps=9999", slow)
+    pauses = ("hpo.parallel=2", "hpo.min_steps=4") if act == "close" else ("hpo.pruner=none",)
+    with open(tmp_path / "errors", "w") as errors:
+        stopped = start(outputs, *pauses, "trainer.max_steps=9999", slow, stderr=errors)
     for line in stopped.stdout:
-        if line.startswith("trial 0: starts"):
+        if line.startswith(f"trial {0 if act == 'terminate' else 1}: starts"):
             break
     deadline = time.monotonic() + 120
-    while not list(outputs.glob("*/*/metrics.jsonl")):
+    while act == "terminate" and not list(outputs.glob("*/*/metrics.jsonl")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.kill(stopped.pid, signal.SIGTERM)
+    if act == "terminate":
+        os.kill(stopped.pid, signal.SIGTERM)
     stopped.stdout.close()
-    assert stopped.wait() == 143
-    (record,) = (json.loads(path.read_text()) for path in outputs.glob("*/*/run.json"))
-    assert (record["state"], record["checkpoint"]) == ("preempted", record["step"])
+    assert stopped.wait() == code
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+    records = [json.loads(path.read_text()) for path in outputs.glob("*/*/run.json")]
+    assert records and {record["state"] for record in records} <= {"preempted", "paused"}
+    assert all(record["checkpoint"] == record["step"] for record in records)

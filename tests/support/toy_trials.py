@@ -108,12 +108,14 @@ def suggest_y(config: Any, trial: Any) -> None:
         trial.suggest_float("y", 1, 2)
 
 
-def search(folder: Path, runner: Any, space: Any = SPACE, compose: Any = composed, **settings: Any) -> Search:
+def search(
+    folder: Path, runner: Any, space: Any = SPACE, compose: Any = composed, say: Any = None, **settings: Any
+) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
     study = folder / "studies" / "toy"
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    made = Search(study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG), lines.append)
+    made = Search(study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG), say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

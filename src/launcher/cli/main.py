@@ -25,6 +25,7 @@ from launcher.config.options import TRAIN_JOB, config_path, own_folder
 from launcher.config.session import BASIC_SWEEPER, VERSION, flag_parser, returned, run_application
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
+from launcher.run.logs import ending_with_reader
 
 BAD_COMMAND = 2
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
@@ -36,12 +37,17 @@ _existing_folders: frozenset[Path] = frozenset()
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits by SystemExit unless the run completes."""
+    with ending_with_reader():
+        _main(sys.argv[1:] if argv is None else argv)
+
+
+def _main(argv: Sequence[str]) -> None:
     global _task_started
     _task_started = False
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and exits with 1
     # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
-    words = [VERBOSE.get(word, word) for word in (sys.argv[1:] if argv is None else argv)]
+    words = [VERBOSE.get(word, word) for word in argv]
     arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)
     try:
         words = with_own_folder(words)
@@ -56,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))
     except JobFailed as failed:
         raise SystemExit(_reported(failed.error, None)) from None
+    except BrokenPipeError:
+        raise
     except Exception as error:
         raise SystemExit(_reported(error, None if _task_started else arguments)) from None
 
@@ -146,7 +154,8 @@ def task(config: DictConfig) -> Any:
 
     folder = RunFolder(config.run.dir)
     try:
-        result = dispatch(config)
+        with ending_with_reader():
+            result = dispatch(config)
     except Exception as error:
         sentences = explain(error)
         if not sentences:

@@ -3,8 +3,11 @@
 import io
 import logging
 import os
+import select
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,6 +55,32 @@ def prepare_streams() -> None:
         stream = getattr(sys, name)
         if number and stream.isatty() and hasattr(stream, "buffer"):
             setattr(sys, name, _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True))
+
+
+@contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """Where the reader of the output closes the pipe (`| head`), the program ends quietly, with the exit code of one
+    that SIGPIPE ends.
+
+    Raises:
+        SystemExit: the pipe was closed.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
+        if not unread:
+            raise  # of another pipe
+        for stream in unread:  # the interpreter flushes them at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _is_unread(stream: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(stream, 0)  # errors alone
+    return any(flags & (select.POLLERR | select.POLLHUP) for _, flags in poll.poll(0))
 
 
 def is_live_terminal() -> bool:

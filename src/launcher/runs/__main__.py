@@ -1,7 +1,6 @@
 """The command line of `python -m launcher.runs`. Each verb is a module, imported on use."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.run.logs import prepare_streams
+from launcher.run.logs import ending_with_reader, prepare_streams
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
@@ -115,17 +114,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
     prepare_streams()
+    with ending_with_reader():
+        return _run(sys.argv[1:] if arguments is None else arguments)
+
+
+def _run(words: Sequence[str]) -> int:
     try:
-        parsed = parse(with_verb(sys.argv[1:] if arguments is None else arguments))
+        parsed = parse(with_verb(words))
         code: int = import_module(module_of(parsed.verb)).run(parsed)
-        sys.stdout.flush()
         return code
     except ConfigError as error:
         print(*error.sentences, sep="\n", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader (head, less) has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return 130
 

@@ -13,4 +13,4 @@ class Page(Console):
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError  # for `main`, which ends with 0; rich would end with 1
+        raise BrokenPipeError  # for `main`, which handles it; rich would end with 1

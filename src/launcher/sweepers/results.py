@@ -12,10 +12,9 @@ from launcher.cli.composer import NOT_IN_NAME
 from launcher.config.compositions import is_group, parse
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
-from launcher.runs.format import number as short
 from launcher.sweepers.display import MOST_ROWS, print_table
 from launcher.sweepers.search import Search
-from launcher.sweepers.trials import Trial
+from launcher.sweepers.trials import Trial, best_of, described
 
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 
@@ -37,13 +36,13 @@ def conclude(search: Search, loader: Any) -> None:
         f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
         f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
     )
-    best = search.best()
+    best = best_of(search.trials, settings)
     if not best:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
     write_results(search, best, loader)
     for trial in best:
-        print(f"Best: trial {trial.number}, {described(trial, search)}, run {trial.run}")
+        print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
         print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
     print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
     if settings.export is not None:
@@ -85,13 +84,8 @@ def preset(trial: Trial, search: Search, loader: Any) -> str:
         else:
             put(values, key, value)
     text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | values, sort_keys=False)
-    comment = f"# {described(trial, search)}: trial {trial.number} of {search.folder.name}"
+    comment = f"# {described(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
     return "\n".join(["# @package _global_", comment, text])
-
-
-def described(trial: Trial, search: Search) -> str:
-    values = zip(search.settings.objectives, trial.values(search.settings), strict=True)
-    return ", ".join(f"{name} {short(value)}" for name, value in values)
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:

@@ -1,28 +1,22 @@
 """The search: asks for trials, starts them, pauses, promotes and stops them, until the study has all its trials."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import optuna
-
-from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.holder import HELD, is_held
-from launcher.runs.format import number as short
+from launcher.run.holder import is_held
 from launcher.sweepers import rungs as halving
-from launcher.sweepers.conditional import suggest
-from launcher.sweepers.local import CANCELLED, Runner
+from launcher.sweepers.asking import Asker, Compose
+from launcher.sweepers.endings import Endings
+from launcher.sweepers.local import Runner
 from launcher.sweepers.samplers import size
 from launcher.sweepers.settings import LIVE, Settings
-from launcher.sweepers.space import Space, enqueued, overrides_of
-from launcher.sweepers.study import Study
-from launcher.sweepers.trials import Journal, Trial
+from launcher.sweepers.space import Space, overrides_of
+from launcher.sweepers.trials import Journal, Trial, described
 
 LONGEST = 16
 """The most times that the seconds between two looks at the trials are multiplied where looks take long."""
@@ -33,7 +27,7 @@ class Search:
     Args:
         folder: of the study.
         outputs: the folder that has the runs.
-        compose: the checked job of a trial's overrides; raises ConfigError if they are invalid.
+        compose: see `Asker`.
         runner: what trains trials.
         rungs: the steps at which trials pause.
         say: prints a line.
@@ -47,7 +41,7 @@ class Search:
         settings: Settings,
         space: Space,
         fixed: list[str],
-        compose: Callable[[list[str], int], SweepJob],
+        compose: Compose,
         runner: Runner,
         rungs: list[int],
         say: Callable[[str], None],
@@ -57,14 +51,14 @@ class Search:
         self.compose, self.runner, self.rungs, self.poll = compose, runner, rungs, runner.poll
         self.say, self.show = say, show
         self.journal = Journal(folder / "trials.jsonl")
-        extend = None if settings.space_function is None else self._extend
-        self.study = Study(folder.name, settings, space, extend)
+        self.asker = Asker(folder.name, settings, space, fixed, rungs, compose)
+        self.study = self.asker.study
+        self.endings = Endings(self.journal, settings, runner, say)
         self.trials: list[Trial] = []
         self.is_new = True
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
-        self._queue = [enqueued(params, space, extend is not None) for params in settings.enqueue]
         self._most = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
@@ -169,37 +163,12 @@ class Search:
 
     def _ask(self) -> Trial:
         """A new trial, recorded before it is started."""
-        number = len(self.trials)
-        index = sum(trial.origin == "enqueued" for trial in self.trials)
-        fixed = self._queue[index] if index < len(self._queue) else None
-        asked = self.study.ask(self.trials, fixed)
-        bracket = halving.bracket_of(number, self.rungs, self.settings)
-        trial = Trial(
-            number,
-            asked.params,
-            [*self.fixed, *overrides_of(asked.params)],
-            asked.attrs,
-            asked.ranges,
-            origin="sampled" if fixed is None else "enqueued",
-            bracket=bracket,
-            target=halving.first_target(bracket, self.rungs),
-        )
-        try:
-            trial.run = self.compose(trial.overrides, number).run
-        except ConfigError as error:
-            trial.refusal = error.sentences[0]
+        trial = self.asker.ask(self.trials)
         self.journal.ask(trial)
         self.trials.append(trial)
         trial.look(self.outputs, self.settings)
         self._report_new(trial)
         return trial
-
-    def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
-        try:
-            job = self.compose([*self.fixed, *overrides_of(params)], len(self.trials))
-        except ConfigError:
-            return  # the trial is refused for this
-        suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
@@ -212,7 +181,7 @@ class Search:
             self.journal.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
             self.say(f"{text}: is trial {twin.number} again")
         elif status == "completed":
-            self.say(f"{text}: run {trial.run} is completed already, {self._values(trial)}")
+            self.say(f"{text}: run {trial.run} is completed already, {described(trial, self.settings)}")
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _start(self, trial: Trial) -> None:
@@ -236,7 +205,7 @@ class Search:
                 self.trials[number].state = "running"
             self._check_objectives(self.trials[number])
         for number, code in ended.items():
-            self._end(self.trials[number], code)
+            self.endings.settle(self.trials[number], code, self.trials)
         for trial in self.trials:
             if trial.status(self.settings) == "open" and trial.number not in ended:
                 if trial.number not in self.runner.running():
@@ -254,40 +223,6 @@ class Search:
                 self.journal.decide(trial, pruned=step)
                 return
 
-    def _end(self, trial: Trial, code: int) -> None:
-        status = trial.status(self.settings)
-        if status == "completed":
-            best = ", the best so far" if trial in self.best() else ""
-            self.say(f"trial {trial.number}: completed, {self._values(trial)}{best}")
-        elif status == "pruned":
-            self.say(f"trial {trial.number}: pruned at step {trial.pruned}")
-        elif status == "paused":
-            value = trial.value_at(trial.target or 0, self.settings)
-            self.say(f"trial {trial.number}: paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}")
-            if value is None or not math.isfinite(value):
-                self.journal.decide(trial, failures=self.settings.max_failures + 1)
-        elif status == "failed":
-            self.say(f"trial {trial.number}: failed: {self._values(trial)}")
-        elif code == CANCELLED:
-            self.journal.decide(trial, pruned=trial.step, cancelled=True)
-            self.say(f"trial {trial.number}: was cancelled at step {trial.step}; it counts as pruned")
-        elif code > 128:
-            self.say(f"trial {trial.number}: was stopped by a signal at step {trial.step}")
-        elif code == 2:
-            refusal = self.runner.why(trial.number, code)
-            if HELD not in refusal:  # else it is started again when the other process has ended
-                self.journal.decide(trial, refusal=refusal)
-                self.say(f"trial {trial.number}: is invalid: {refusal}")
-        elif trial.state != "paused":  # else it paused at an earlier rung, and is started again
-            self.journal.decide(trial, failures=trial.failures + 1)
-            again = "" if trial.status(self.settings) == "failed" else "; it is started again"
-            self.say(f"trial {trial.number}: failed: {self._why(trial, code)}{again}")
-
-    def _why(self, trial: Trial, code: int) -> str:
-        if code >= 0 and trial.reason and trial.state == "failed":
-            return trial.reason.strip().partition("\n")[0]
-        return self.runner.why(trial.number, code)
-
     def _check_objectives(self, trial: Trial) -> None:
         """
         Raises:
@@ -300,30 +235,6 @@ class Search:
             )
             if names and objective not in trial.logged:
                 raise ConfigError(f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}.")
-
-    def _values(self, trial: Trial) -> str:
-        pairs = zip(self.settings.objectives, trial.values(self.settings), strict=True)
-        return ", ".join(f"{name} {short(value)}" for name, value in pairs)
-
-    # ------------------------------------------------------------------------------------------------------- results
-    def best(self) -> list[Trial]:
-        """The best completed trial; of several objectives, all that no other is better than in each."""
-        done = [trial for trial in self.trials if trial.status(self.settings) == "completed"]
-        signs = [-1 if each == "maximize" else 1 for each in self.settings.directions]
-
-        def costs(trial: Trial) -> list[float]:
-            return [sign * value for sign, value in zip(signs, trial.values(self.settings), strict=True)]
-
-        if len(signs) == 1:
-            return [min(done, key=lambda trial: (costs(trial), trial.number))] if done else []
-        best: list[Trial] = []
-        for trial in done:
-            own = costs(trial)
-            others = [costs(each) for each in done if each.run != trial.run]
-            is_beaten = any(all(a <= b for a, b in zip(c, own, strict=True)) and c != own for c in others)
-            if not is_beaten and all(each.run != trial.run for each in best):
-                best.append(trial)
-        return best
 
 
 def remove_empty(folder: Path) -> None:

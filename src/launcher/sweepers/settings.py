@@ -24,7 +24,7 @@ class Settings:
     objectives: tuple[str, ...]
     directions: tuple[str, ...]
     value: Literal["best", "last"] = "best"
-    n_trials: int = 20
+    n_trials: int = 50
     timeout: float | None = None
     parallel: int = 1
     sampler: str = "tpe"

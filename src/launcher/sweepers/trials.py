@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.history import Curve, History
+from launcher.runs.format import number as short
 from launcher.runs.objective import curve_of, value
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.settings import Settings
@@ -136,3 +138,29 @@ class Journal:
             file.write(json.dumps(entry).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
+    """The best completed trial; of several objectives, all that no other is better than in each."""
+    completed = [trial for trial in trials if trial.status(settings) == "completed"]
+    signs = [-1 if each == "maximize" else 1 for each in settings.directions]
+
+    def costs(trial: Trial) -> list[float]:
+        return [sign * value for sign, value in zip(signs, trial.values(settings), strict=True)]
+
+    if len(signs) == 1:
+        return [min(completed, key=lambda trial: (costs(trial), trial.number))] if completed else []
+    best: list[Trial] = []
+    for trial in completed:
+        own = costs(trial)
+        others = [costs(each) for each in completed if each.run != trial.run]
+        is_beaten = any(all(a <= b for a, b in zip(c, own, strict=True)) and c != own for c in others)
+        if not is_beaten and all(each.run != trial.run for each in best):
+            best.append(trial)
+    return best
+
+
+def described(trial: Trial, settings: Settings) -> str:
+    """Its values, `val/loss 0.1`."""
+    pairs = zip(settings.objectives, trial.values(settings), strict=True)
+    return ", ".join(f"{name} {short(value)}" for name, value in pairs)

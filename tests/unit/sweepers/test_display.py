@@ -43,8 +43,9 @@ def test_the_table_is_redrawn_and_erased(tmp_path: Path, width: int) -> None:
         sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
         logs._console = None
         with Display() as display:
-            study = search(tmp_path, ToyRunner(tmp_path), SPACE, pruner="asha", enqueue=FIRST, n_trials=4)
-            study.say, study.show = display.say, display.show
+            keys = {"pruner": "asha", "enqueue": FIRST, "n_trials": 4}
+            study = search(tmp_path, ToyRunner(tmp_path), SPACE, say=display.say, **keys)
+            study.show = display.show
             study.run()
 
     code, output = in_terminal(act, width)

@@ -11,6 +11,7 @@ from optuna.distributions import CategoricalDistribution
 from launcher.errors import ConfigError
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.search import Search
+from launcher.sweepers.trials import best_of
 from support.toy_trials import ToyRunner, loss, search
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")
@@ -88,7 +89,7 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path,
     study.run()
     assert study.rungs == [10, 30]
     valid = [trial for trial in study.trials if trial.refusal is None]
-    (best,) = study.best()
+    (best,) = best_of(study.trials, study.settings)
     assert best.step == 90
     assert best.params["x"] == min((trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3))
     assert sum(trial.step for trial in valid) < most < 90 * len(valid)
@@ -182,7 +183,7 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> Non
         study.run()
         assert study.trials[0].status(study.settings) == "failed"
         assert runner.starts.count(0) == 1
-        assert study.best()[0].number == 2
+        assert best_of(study.trials, study.settings)[0].number == 2
 
 
 def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
     study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
     study.run()
     assert sorted(trial.params["x"] for trial in study.trials) == ["0.1", "0.2", "0.4"]
-    assert study.best()[0].params == {"x": "0.2"}
+    assert best_of(study.trials, study.settings)[0].params == {"x": "0.2"}
 
 
 def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> None:
