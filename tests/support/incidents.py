@@ -57,10 +57,6 @@ def preempt(lab: Lab, job: str, node: str, outputs: Path) -> None:
     lab.preempt(node)
 
 
-def requeue(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    lab.run("scontrol", "requeue", job)
-
-
 def cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
     lab.run("scancel", job)
 
@@ -164,9 +160,9 @@ INCIDENTS = [  # the longest start first
             ("pcancel", PREEMPTED),
             ("ncancel", PREEMPTED),
         )
+        if on or partition != "ncancel"  # it gets SIGTERM on both clusters
     ),
     Incident("preempted at its start", preempt, "preempt", at_once=True),
-    Incident("requeued", requeue, reason="requeued by SLURM"),
     Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
     Incident(
         "preempted, then cancelled, hangs",

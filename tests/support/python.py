@@ -166,16 +166,18 @@ def _output(where: Any, ours: list[int]) -> tuple[IO[str] | None, int]:
 
 @functools.cache
 def _server(preloaded: tuple[str, ...]) -> socket.socket:
-    """One for each process of pytest; it ends when that one does."""
+    """One for each process of pytest; it ends when that one does. Those that import more are forked from the others."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "support.fork_server", str(theirs.fileno()), *preloaded],
+    process = start(
+        *("-m", "support.fork_server", str(theirs.fileno()), *preloaded),
         env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         cwd=TESTS,
-        stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-        start_new_session=True,
+        stdout=1,
+        stderr=2,
+        pass_fds=(theirs.fileno(),),
+        preloaded=DISTRIBUTED if preloaded == DEEPSPEED else (),
+        real=not preloaded,
     )
     theirs.close()
     atexit.register(process.wait)

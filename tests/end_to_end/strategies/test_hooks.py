@@ -16,7 +16,7 @@ HOOKS = {
     "throughput": ["hooks.throughput.interval=2"],
     "gradients": ["hooks.gradients.interval=2"],
     "nan_report": ["hooks.nan_report.max_reports=1"],
-    "samples": ["hooks.samples.prompts='3 4'", "hooks.samples.interval=2", "hooks.samples.max_new_tokens=14"],
+    "samples": ["hooks.samples.prompts='3 4'", "hooks.samples.interval=4", "hooks.samples.max_new_tokens=14"],
     "watchdog": ["hooks.watchdog.factor=100"],
     "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
 }
