@@ -1,4 +1,4 @@
-"""Make folders of runs that have ended, as training leaves them: for measuring `runs`.
+"""Make folders of runs that have ended, as training leaves them: for measuring `runs`, sweeps and searches.
 
 python benchmarks/run_folders.py OUTPUTS --count 1000
 """
@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.types import RunMode
 
+from launcher.cli.sweep import check_jobs
 from launcher.config.compose import compose
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
+from launcher.config.session import loader, session
 from launcher.run.folder import RunFolder
+from launcher.run.provenance import VERSIONED, code_state
 from launcher.run.record import Attempt
 from launcher.run.record_format import iso
 
@@ -38,6 +42,26 @@ def make(outputs: Path, count: int) -> None:
         write(plain, {**hydra, "overrides": {**hydra["overrides"], "task": words}}, index)
 
 
+def make_sweep(outputs: Path, words: list[str], count: int) -> None:
+    """The runs of `-m WORDS seed=range(COUNT)`, all complete, each with a checkpoint."""
+    words = [*words, f"trainer.max_steps={STEPS[-1]}", f"paths.outputs={outputs}"]
+    with session(None):
+        master = loader().load_configuration("config", [*words, f"seed=range({count})"], RunMode.MULTIRUN)
+        jobs = check_jobs(loader(), master, [[*words, f"seed={seed}"] for seed in range(count)])
+    code = dump(code_state(also=VERSIONED))
+    for index, job in enumerate(jobs):
+        write(job.plain, job.hydra, 2 * index)  # an odd one may have failed
+        checkpoint = RunFolder(job.folder).checkpoints / f"step-{STEPS[-1]:08}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "config.yaml").write_text(dump({k: v for k, v in job.plain.items() if k != "hpo"}))
+        (checkpoint / "code.yaml").write_text(code)
+        (checkpoint / "manifest.json").write_text("{}")
+
+
+def dump(value: Any) -> str:
+    return yaml.dump(value, Dumper=DUMPER, sort_keys=False)
+
+
 def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     data = "digits" if model == "mlp" else "synthetic"
     config = compose([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
@@ -48,7 +72,7 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
     folder = RunFolder(config["run"]["dir"]).create()
     folder.hydra.mkdir(exist_ok=True)
     for name, value in (("config", config), ("overrides", hydra["overrides"]["task"]), ("hydra", {"hydra": hydra})):
-        (folder.hydra / f"{name}.yaml").write_text(yaml.dump(value, Dumper=DUMPER, sort_keys=False))
+        (folder.hydra / f"{name}.yaml").write_text(dump(value))
     started, rate = STARTED + 60 * index, config["optimizer"]["lr"]
     losses = [2.3 * math.exp(-50 * rate * step / 100) + 0.1 for step in STEPS]
     times = {"train/step_time": 0.001, "train/data_time": 0.0001, "train/lr/0": rate, "train/grad_norm": 0.5}

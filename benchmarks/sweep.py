@@ -7,7 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import Benchmark
+from benchmarks.measure import ROOT, Benchmark
 from benchmarks.startup import HYDRA, LAUNCHER, RUN, RUNS, spent
 
 GROUPS = ["model=mlp", "data=digits", "dispatch=slurm"]
@@ -51,6 +51,19 @@ def swept(words: list[str], quick: bool) -> float:
         return (high - low) / (many - few)
 
 
+def repeated(count: int, quick: bool) -> float:
+    """A sweep whose runs are all complete."""
+    from benchmarks.run_folders import STEPS, make_sweep
+
+    count = count // 50 if quick else count
+    groups = ["model=mlp", "data=digits", "device=cpu"]
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = Path(folder) / "outputs"
+        make_sweep(outputs, groups, count)
+        words = [*groups, f"trainer.max_steps={STEPS[-1]}", f"paths.outputs={outputs}", f"seed=range({count})"]
+        return spent([*LAUNCHER, "-m", *words], ROOT) / count * 1000
+
+
 def listed(again: bool, quick: bool) -> float:
     from benchmarks.run_folders import make
 
@@ -81,6 +94,13 @@ BENCHMARKS = [
             "a minimal Hydra program": partial(swept, ["../program.py", "-m"]),
             "Launcher": partial(swept, [*LAUNCHER, "-m", *RUN]),
         },
+    ),
+    Benchmark(
+        "repeated_sweep",
+        "a sweep of runs that are all complete",
+        "ms of CPU per run",
+        {f"{count:,} runs": partial(repeated, count) for count in (100, 1000, 10000)},
+        repeats=1,
     ),
     Benchmark(
         "listing",

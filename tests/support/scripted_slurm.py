@@ -46,6 +46,7 @@ while [[ $1 == --* ]]; do
     shift
 done
 [[ "$*" != "bash -c exit 0" ]] || {{ [[ ! -e "{folder}/lost-$nodes" ]]; exit; }}
+[[ "$*" != *watch_first_node* ]] || {{ echo "$nodes" >>"{folder}/watchers"; exit; }}
 echo "$tasks on $nodes" >>"{folder}/steps"
 exec "$@"
 """
@@ -103,6 +104,11 @@ class ScriptedSlurm:
         """What srun has started: the tasks and their nodes. A node `N` is lost while the file `lost-N` is there."""
         path = self.folder / "steps"
         return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def watchers(self) -> list[str]:
+        """The nodes from which the first one was watched."""
+        return (self.folder / "watchers").read_text().split()
 
     @property
     def calls(self) -> list[str]:

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OF_THE_ATTEMPT = ("trainer.pause_at",)
 """Keys that say what one attempt is to do, not what the run is."""
 
@@ -15,6 +17,14 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
     """A sentence for each difference in configuration, code and versions between a checkpoint and now."""
     sentences: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
-        if (file := checkpoint / name).exists():
+        if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
             sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
     return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]
+
+
+def _loaded_fast(file: Path) -> Any:
+    """A file as the C parser reads it: in a tenth of the time, but a date is no text to it."""
+    try:
+        return yaml.load(file.read_bytes(), Loader=LOADER)
+    except yaml.YAMLError:
+        return None

@@ -6,7 +6,7 @@ Sequence[JobReturn]` gets the whole list (an array of jobs on a cluster); otherw
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.composer import Composer
 from launcher.config.explain import unwrapped, user_traceback
@@ -23,10 +23,12 @@ from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
 from launcher.config.schema import validate
 from launcher.config.session import returned
+from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
 from launcher.runs.filters import sort
 from launcher.runs.listing import table
+from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
 
@@ -133,16 +135,22 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
         return results
-    return _run_in_turn(jobs, task, context)
+    return _run_in_turn(jobs, task, context, getattr(dispatch, "is_complete", None))
 
 
-def _run_in_turn(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext) -> list[JobReturn]:
+IsComplete = Callable[[DictConfig], bool]
+
+
+def _run_in_turn(
+    jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext, is_complete: IsComplete | None
+) -> list[JobReturn]:
     results: list[JobReturn] = []
     for job in jobs:
         try:
             signals.check()
             print(f"{job.label}: starts", flush=True)
-            result = _run(job, task, context)
+            is_done = is_complete is not None and _is_done(job, is_complete)
+            result = _completed(job) if is_done else _run(job, task, context)
         except SystemExit as stop:
             print(f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started", flush=True)
             raise stop
@@ -151,6 +159,25 @@ def _run_in_turn(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraCon
             f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}", flush=True
         )
     return results
+
+
+def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
+    """Whether a job's run is complete, and nobody looks at what Hydra would do for it: that is most of the time that a
+    repeated sweep takes."""
+    plain, hydra = job.plain, job.hydra
+    is_own = hydra["sweeper"]["_target_"].startswith(OWN_SWEEPERS) and get(plain, "job.objective") is None
+    if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":
+        return False
+    try:
+        return is_complete(OmegaConf.create(plain))
+    except Exception:
+        return False  # it is reported when the job starts
+
+
+def _completed(job: SweepJob) -> JobReturn:
+    result = JobReturn(overrides=job.overrides)
+    result.status = JobStatus.COMPLETED
+    return result
 
 
 def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:

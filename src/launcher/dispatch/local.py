@@ -54,16 +54,24 @@ class LocalDispatch:
             signals.Stop: a signal ended it; the state is durable.
             SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
-        started = join_ranks()
-        check_ranks()
-        if not started and config.job._target_ == TRAIN_JOB and instantiate(config.job).is_complete(config):
+        if self.is_complete(config):
             return None
-        count = 1 if started else self.count(config)
+        count = 1 if join_ranks() else self.count(config)
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config)
         announce_imports()
         return instantiate(config.job).run(config)
+
+    def is_complete(self, config: DictConfig) -> bool:
+        """Whether there is nothing to train, which is logged; one of several ranks leaves that to the job.
+
+        Raises:
+            ConfigError: another process is on the run, or the environment describes no rank.
+        """
+        started = join_ranks()
+        check_ranks()
+        return not started and config.job._target_ == TRAIN_JOB and bool(instantiate(config.job).is_complete(config))
 
     def count(self, config: DictConfig) -> int:
         if self.nproc != "auto":

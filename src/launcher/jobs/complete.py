@@ -1,6 +1,8 @@
 """Whether a run is complete (or paused), and nothing more is asked of it. Imports no torch."""
 
 import logging
+from functools import cache
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -68,13 +70,19 @@ def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> b
     return request_name(folder.checkpoints, resume) not in (newest.name, branch)
 
 
+@cache
+def _code() -> dict[str, Any]:
+    """The code that this process has imported. A repeated sweep asks for each of its runs."""
+    return code_state(also=VERSIONED)
+
+
 def changes(config: DictConfig, folder: RunFolder) -> list[str]:
     """What of configuration and code has changed since a run was completed, of all that can change its numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
     ignored = tuple(f"{key}{end}" for key in ("run", *config.run.not_identity) for end in (".", "=", ":"))
-    sentences = changes_since(newest, resolved(config), code_state(also=VERSIONED))
+    sentences = changes_since(newest, resolved(config), _code())
     gone = [text for text in sentences if text.endswith("is gone.")]
     unused = [text for text in sentences if text.startswith("versions.") and text.endswith("is new.")]
     return [text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)]

@@ -2,6 +2,8 @@
 # are left. `nodes` are those of the job, `left` and `lost` their two kinds after a look; `job` is an array's
 # task.
 exec {never}<> <(:)
+beat=5    # seconds between two signs of life of the script
+silence=4 # so many in a row are missed before the first node is looked at
 pause() { # SECONDS; without a command, since PATH may be broken
 	read -rt "$1" -u "$never" || :
 }
@@ -16,13 +18,19 @@ is_ours() { # the job runs, and SLURM is not about to take its nodes
 	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
 	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
 }
-look_at_nodes() { # a node is lost if it starts no step; SLURM itself misses it only after SlurmdTimeout
+step_on() { # NODE COMMAND...: without resources of its own
+	(
+		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
+		exec srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$1" "${@:2}" </dev/null &>/dev/null
+	)
+}
+answers() { # NODE: a node is lost if it starts no step; SLURM itself misses it only after SlurmdTimeout
+	step_on "$1" bash -c "exit 0"
+}
+look_at_nodes() {
 	local node number pids=()
 	for node in "${nodes[@]}"; do
-		(
-			unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
-			exec srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$node" bash -c "exit 0" </dev/null &>/dev/null
-		) &
+		answers "$node" &
 		pids+=($!)
 	done
 	left=() lost=()
@@ -50,19 +58,52 @@ record_loss() { # NEXT: what follows
 	done
 	return 1
 }
+give_signs_of_life() { # in the background, as long as the script runs
+	while kill -0 $$ 2>/dev/null; do
+		echo "$SECONDS" >"$alive"
+		pause "$beat"
+	done
+}
+watch_from() { # NODE: a step there survives the first node, on which the script runs
+	local watch='source "$0" && alive=$1 run=$2 job=$3 pythons=("${@:5}") && watch_first_node "$4"'
+	step_on "$1" bash -c "$watch" "${BASH_SOURCE[0]}" "$alive" "$run" "$job" "${nodes[0]}" "${pythons[@]}"
+}
+watch_first_node() { # NODE: SLURM would keep the job without its script, until the time limit
+	local sign= last missed=0 lost=("$1")
+	trap "exit 0" TERM
+	trap "" USR1 USR2
+	exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1 # srun was on that node
+	while pause "$beat"; do
+		last=$sign sign=
+		read -r sign 2>/dev/null <"$alive" || :
+		[[ -z $sign || $sign == "$last" ]] && ((++missed)) || missed=0
+		((missed >= silence)) && is_ours && ! answers "$1" && answers "$SLURMD_NODENAME" && is_ours || continue
+		echo "SLURM job ${job:-$SLURM_JOB_ID} has lost $1, on which its script ran: requeueing it"
+		trap "" TERM
+		scontrol requeue "${job:-$SLURM_JOB_ID}" && record_loss requeued && exit
+		trap "exit 0" TERM
+	done
+}
 on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: run as `guarded` does, as often as nodes are lost
-	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost
+	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
 	shift 3
 	guarded=srun
 	export LAUNCHER_RANK_ENDED="$run/.rank-ended-$SLURM_JOB_ID"
 	mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 	most=$((${#nodes[@]} - spares))
+	alive="$run/.alive-$SLURM_JOB_ID"
+	give_signs_of_life &
+	beats=$!
 	while :; do
 		count=$((${#nodes[@]} < most ? ${#nodes[@]} : most))
 		names=$(IFS=, && echo "${nodes[*]:0:count}")
 		[[ -n $user_port ]] || choose_port
 		rm -f "$LAUNCHER_RANK_ENDED"
 		lost=()
+		if ((${#nodes[@]} > 1)) && [[ ${nodes[-1]} != "$watcher" ]]; then
+			watcher=${nodes[-1]}
+			watch_from "$watcher" &
+		fi
 		srun --overlap --mem=0 --nodes="$count" --ntasks="$((count * ranks))" --ntasks-per-node="$ranks" \
 			--nodelist="$names" "$@" &
 		pid=$!
@@ -79,11 +120,12 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: run as `guarded` d
 		((count >= least)) || break
 		before=$(starts)
 	done
-	rm -f "$LAUNCHER_RANK_ENDED"
 	if ((${#lost[@]})); then
 		(trap "" TERM; exec scontrol requeue "${job:-$SLURM_JOB_ID}")
-		exit 1
+		code=1
 	fi
 	[[ -n $code ]] || { ended_as "$pid" && code=0 || code=$?; }
+	kill -KILL "$beats" 2>/dev/null
+	rm -f "$LAUNCHER_RANK_ENDED" "$alive"
 	exit "$code"
 }

@@ -59,28 +59,32 @@ def test_a_run_changes_its_number_of_nodes(start_lab, tmp_path, undisturbed):
     assert_same_run(tmp_path, undisturbed(1, *RUN))
 
 
-def test_a_run_restarts_inside_its_job_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
-    """First on the spare, then on the one node that is left."""
-    lab = start_lab(NODES="3", DBD="0")
-    place = ["dispatch.nodes=1-2", "dispatch.spares=1", "dispatch.no_kill=true", "tracker.pace.seconds=0.2"]
+def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
+    """Inside its job: on the spare, then on the nodes that are left. The loss of the first node, which has the batch
+    script, requeues the job."""
+    lab = start_lab(NODES="4", DBD="0")
+    place = ["dispatch.nodes=1-3", "dispatch.spares=1", "dispatch.no_kill=true", "tracker.pace.seconds=0.2"]
     job = lab.submit(tmp_path, *RUN, *place)
-    wait_for(lambda: newest_step(tmp_path) >= INTERVAL, "the first checkpoint")
-    lab.node("crash", "node2")
-    wait_for(lambda: len(record(tmp_path)["attempts"]) == 2, "a restart on the spare")
-    wait_for(lambda: newest_step(tmp_path) >= 3 * INTERVAL, "more checkpoints")
-    lab.node("crash", "node3")
+    for number, lost in enumerate(("node2", "node3", "node1"), 1):
+        wait_for(lambda: newest_step(tmp_path) >= number * INTERVAL, "a checkpoint")  # noqa: B023
+        lab.node("crash", lost)
+        if lost == "node1":
+            lab.node("start", "node2")  # a requeued job asks for the spare too
+        wait_for(lambda: len(record(tmp_path)["attempts"]) > number, "a restart")  # noqa: B023
     final, attempts = lab.wait_until_ended(job), record(tmp_path)["attempts"]
 
     log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
-    assert (final, lab.info(job)["Restarts"]) == ("COMPLETED", "0"), log
-    assert [attempt["world_size"] for attempt in attempts] == [2, 2, 1]
-    assert [attempt["outcome"] for attempt in attempts] == ["killed", "killed", "completed"]
-    assert [attempt["reason"] for attempt in attempts[:2]] == [
-        "lost node2: restarts on 2 nodes",
-        "lost node3: restarts on 1 node",
+    assert (final, lab.info(job)["Restarts"]) == ("COMPLETED", "1"), log
+    assert [attempt["world_size"] for attempt in attempts] == [3, 3, 2, 1]
+    assert [attempt["outcome"] for attempt in attempts] == ["killed", "killed", "killed", "completed"]
+    assert [attempt["reason"] for attempt in attempts[:3]] == [
+        "lost node2: restarts on 3 nodes",
+        "lost node3: restarts on 2 nodes",
+        "lost node1: requeued",
     ]
-    for before, after in pairwise(attempts):
+    for before, after in pairwise(attempts[:3]):
         assert before["end_step"] - INTERVAL <= after["start_step"] <= before["end_step"]
+    assert attempts[3]["start_step"] >= 3 * INTERVAL  # rank 0 was on node1, and could not say how far it came
     assert_same_run(tmp_path, undisturbed(1, *RUN))
 
 

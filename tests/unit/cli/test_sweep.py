@@ -8,6 +8,7 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
+from launcher.cli import sweep as sweep_module
 from launcher.cli.sweep import reason, show_ranking
 from launcher.config.options import TRAIN_JOB
 from launcher.run.folder import RunFolder
@@ -91,6 +92,46 @@ def test_the_runs_of_a_sweep_are_ranked(
     assert title == f"Ranked by {metric}:" and "".join(line.split()[1] for line in lines) == order
     show_ranking(jobs[:1])
     assert capsys.readouterr().out == "", "one run needs no ranking"
+
+
+@pytest.mark.parametrize(
+    ("more", "hydra_starts_them"),
+    [
+        ([], False),
+        (["hydra/sweeper=basic"], False),
+        (["job.objective=val/loss"], True),  # a sweeper looks at the value
+        (["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"], True),
+    ],
+)
+def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    hydra_starts_them: bool,
+) -> None:
+    words = ["--config-dir", "conf", "model=mlp", "data=digits", "trainer.max_steps=1", *more, "-m", "seed=1,2"]
+    started: list[Any] = []
+    monkeypatch.setattr(sweep_module, "run_job", lambda config, **_: started.append(config) or done())
+    exit_code(*words)
+    assert len(started) == 2
+    for config in started:
+        folder = RunFolder(config.run.dir).create()
+        record = RunRecord(folder)
+        record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
+        record.end_attempt("completed", end_step=1)
+        folder.metrics_path.write_text('{"step": 1, "val/loss": 0.5}\n')
+    capsys.readouterr()
+    assert exit_code(*words) == 0
+    assert len(started) == (4 if hydra_starts_them else 2)
+    lines = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
+    assert lines == ["starts", "completed"] * 2
+
+
+def done() -> JobReturn:
+    result = JobReturn()
+    result.status = JobStatus.COMPLETED
+    return result
 
 
 def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path: Path) -> None:

@@ -55,10 +55,11 @@ def test_the_run_starts_again_on_a_spare_and_then_on_fewer_nodes(folder, slurm, 
     code, output = run_script(folder, slurm, 1, 1, *starts)
     assert code == 0, output
     assert slurm.steps == ["4 on node1,node2", "4 on node1,node3", "2 on node1"]
+    assert slurm.watchers == ["node3"]
     record = RunRecord(folder)
     assert (record.state, record.attempt.outcome) == ("preempted", "killed")
     assert record.attempt.reason == "lost node3: restarts on 1 node" and "requeue 6" not in slurm.calls
-    assert not list(folder.path.glob(".rank-ended*"))
+    assert not [*folder.path.glob(".rank-ended*"), *folder.path.glob(".alive*")]
 
 
 def test_a_job_with_too_few_nodes_is_requeued(folder, slurm):
@@ -83,6 +84,57 @@ def test_what_is_no_loss_ends_as_before(folder, slurm, answer, nodes):
     code, output = run_script(folder, slurm, 1, 0, command)
     assert (code, len(slurm.steps)) == (3, 1), output
     assert RunRecord(folder).attempt.reason is None or "lost" not in RunRecord(folder).attempt.reason
+
+
+@pytest.fixture
+def watched(folder, slurm, monkeypatch):
+    """What a watcher of the first node does until it ends, or for ten looks; its output is in the job's log."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node3")
+    alive = folder.path / ".alive-6"
+
+    def watch(while_watching=":"):
+        lines = [
+            f"source {NODE_LOSS}; alive={alive}; run={folder.path}; job=; pythons=({sys.executable})",
+            f"looks=0; pause() {{ ((++looks <= 10)) && {{ {while_watching}; }}; }}",
+            "watch_first_node node1",
+        ]
+        done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
+        return done.stdout + done.stderr + (folder.path / "logs" / "slurm-6.log").read_text()
+
+    alive.write_text("1\n")
+    (folder.path / "logs").mkdir(exist_ok=True)
+    return watch
+
+
+def lose(slurm, *nodes):
+    for node in nodes:
+        (slurm.folder / f"lost-{node}").touch()
+
+
+def test_a_job_whose_first_node_is_lost_is_requeued_by_its_watcher(folder, slurm, watched):
+    lose(slurm, "node1")
+    output = watched()
+    assert slurm.calls.count("requeue 6") == 1, output
+    assert "SLURM job 6 has lost node1, on which its script ran: requeueing it" in output
+    assert RunRecord(folder).attempt.reason == "lost node1: requeued"
+
+
+@pytest.mark.parametrize(
+    ("lost", "answer", "while_watching"),
+    [
+        (["node1"], "killed by hand", 'echo $looks >"$alive"'),  # the script is there: it deals with lost nodes
+        ([], "killed by hand", ":"),  # the file system is slow
+        (["node1", "node3"], "killed by hand", ":"),  # it is the watcher's node that is cut off
+        (["node1"], "cancelled", ":"),
+        (["node1"], "preempted, with a grace", ":"),
+    ],
+)
+def test_a_watcher_leaves_other_jobs_alone(folder, slurm, watched, lost, answer, while_watching):
+    lose(slurm, *lost)
+    slurm.answer(answer)
+    output = watched(while_watching)
+    assert "requeue 6" not in slurm.calls, output
+    assert RunRecord(folder).attempt.reason is None
 
 
 def test_the_loss_is_recorded_once_the_ranks_have_ended(folder, slurm):
