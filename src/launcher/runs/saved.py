@@ -59,7 +59,7 @@ def _section(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1000)
 def _block(text: str) -> tuple[str, Any]:
-    """A key with a value of several lines, such as a long list: runs share it where the rest of their section differs."""
+    """A key with a value of several lines, such as a long list: runs share it where their section differs."""
     ((key, value),) = _only(text)[1].items()
     return key, value
 
