@@ -10,7 +10,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from launcher.config.compositions import Composition, Compositions, is_group, parse
+from launcher.config.compositions import Composition, Compositions, dirname, is_group, parse, task_words
 from launcher.config.identity import fix_name, with_name
 from launcher.config.session import apply_values
 from launcher.config.written import Written
@@ -41,8 +41,8 @@ class Composer:
         for override in values:
             tree = _with_value(tree, override.key_or_group.split("."), override.value())
         hydra, run = tree["hydra"], tree["run"]
-        job = hydra["job"] | {"id": str(index), "num": index, "override_dirname": _dirname(parsed, hydra["job"])}
-        hydra = hydra | {"overrides": hydra["overrides"] | {"task": _task(parsed)}, "job": job}
+        job = hydra["job"] | {"id": str(index), "num": index, "override_dirname": dirname(parsed, hydra["job"])}
+        hydra = hydra | {"overrides": hydra["overrides"] | {"task": task_words(parsed)}, "job": job}
         run = run if run.get("sweep") is not None else run | {"sweep": self.sweep}
         return with_name(Written(tree | {"hydra": hydra, "run": run}, partial(self.compose, overrides, index)))
 
@@ -54,8 +54,8 @@ class Composer:
         else:
             config = deepcopy(base.config)
             apply_values(values, config)
-            config.hydra.overrides.task = _task(parsed)
-            config.hydra.job.override_dirname = _dirname(parsed, config.hydra.job)
+            config.hydra.overrides.task = task_words(parsed)
+            config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
         config.hydra.job.id, config.hydra.job.num = str(index), index
         if config.run.get("sweep") is None:
             with open_dict(config):
@@ -99,19 +99,6 @@ def sweep_name(master: DictConfig) -> str:
     """A name for a sweep, the same when the same command is run again; where and how its jobs run does not count."""
     words = sorted(word for word in master.hydra.overrides.task if not str(word).lstrip("+~").startswith(NOT_IN_NAME))
     return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"
-
-
-def _task(overrides: Sequence[Override]) -> list[str]:
-    """The overrides that `hydra.overrides.task` lists."""
-    return [str(override.input_line) for override in overrides if not override.is_hydra_override()]
-
-
-def _dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
-    """`hydra.job.override_dirname`, as Hydra composes it."""
-    rules = job["config"]["override_dirname"]
-    own = [override for override in overrides if override.key_or_group not in rules["exclude_keys"]]
-    text: str = rules["item_sep"].join(sorted(_task(own)))
-    return text.replace("=", rules["kv_sep"])
 
 
 def _is_settable(base: Composition, override: Override) -> bool:

@@ -22,7 +22,15 @@ from launcher.config.compositions import normalize, parse
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
 from launcher.config.options import TRAIN_JOB, config_path, own_folder
-from launcher.config.session import BASIC_SWEEPER, VERSION, flag_parser, returned, run_application
+from launcher.config.session import (
+    BASIC_SWEEPER,
+    COMPOSITION_ERRORS,
+    VERSION,
+    flag_parser,
+    returned,
+    run_application,
+    session,
+)
 from launcher.errors import ConfigError, TrainingError
 from launcher.run.folder import RunFolder
 from launcher.run.logs import ending_with_reader
@@ -83,12 +91,18 @@ def _is_composed_once(arguments: Namespace) -> bool:
 
 def _run(arguments: Namespace) -> None:
     name = arguments.config_name or "config"
-    try:
-        run_application(task, name, arguments.overrides, arguments.config_dir, arguments.multirun)
-    except AssertionError:
-        if _task_started or arguments.multirun:
-            raise
-        run_application(task, name, arguments.overrides, arguments.config_dir, True)  # a YAML file sets hydra.mode
+    with session(arguments.config_dir):
+        try:
+            try:
+                run_application(task, name, arguments.overrides, arguments.multirun)
+            except AssertionError:
+                if _task_started or arguments.multirun:
+                    raise
+                run_application(task, name, arguments.overrides, True)  # a YAML file sets hydra.mode
+        except COMPOSITION_ERRORS as error:
+            if _task_started or not (sentences := explain(error, arguments, in_session=True)):
+                raise
+            raise ConfigError(*sentences) from error
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:

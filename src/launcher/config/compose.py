@@ -22,8 +22,9 @@ def compose(
         ConfigError: with a sentence for each fault of the overrides.
     """
     overrides = [normalize(override) for override in overrides]
-    try:
-        with session(config_dir):
+    with session(config_dir):
+        try:
             return hydra_compose(config_name, overrides, return_hydra_config=True)
-    except COMPOSITION_ERRORS as error:
-        raise ConfigError(*(diagnose(overrides, config_dir, config_name) or [first_line(error)])) from error
+        except COMPOSITION_ERRORS as error:
+            faults = diagnose(overrides, config_dir, config_name, in_session=True)
+            raise ConfigError(*(faults or [first_line(error)])) from error

@@ -1,6 +1,6 @@
 """Compose the config groups first, then apply the values: shared by sweeps and by the diagnosis of a command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, cached_property
 from typing import Any
@@ -89,6 +89,19 @@ def _parser() -> OverridesParser:
 def is_group(override: Override, loader: Any) -> bool:
     """Whether an override chooses (or adds, or deletes) an option of a config group."""
     return not isinstance(override.value(), dict) and loader.repository.group_exists(override.key_or_group)
+
+
+def task_words(overrides: Sequence[Override]) -> list[str]:
+    """The overrides that `hydra.overrides.task` lists."""
+    return [str(override.input_line) for override in overrides if not override.is_hydra_override()]
+
+
+def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
+    """`hydra.job.override_dirname`, as Hydra composes it."""
+    rules = job["config"]["override_dirname"]
+    own = [override for override in overrides if override.key_or_group not in rules["exclude_keys"]]
+    text: str = rules["item_sep"].join(sorted(task_words(own)))
+    return text.replace("=", rules["kv_sep"])
 
 
 class Composition:

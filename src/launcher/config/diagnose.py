@@ -5,7 +5,7 @@ rest.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,13 @@ def diagnose(
     config_dir: str | Path | None = None,
     config_name: str = "config",
     multirun: bool = False,
+    in_session: bool = False,
 ) -> list[str]:
-    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`."""
+    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`.
+
+    Args:
+        in_session: the current session is that of the command line, and what it has composed is used again.
+    """
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
@@ -41,7 +46,8 @@ def diagnose(
         jobs = expand(parsed, with_intervals=_searches(readable))
     except ConfigError as error:
         return faults + error.sentences
-    with session(config_dir, readable):
+    is_current = in_session and not any(text.startswith("hydra.searchpath=") for text in readable)
+    with nullcontext() if is_current else session(config_dir, readable):
         diagnosis = _Diagnosis(config_name, faults)
         seen: set[str] = set()
         for job in jobs:
@@ -95,29 +101,28 @@ class _Diagnosis:
         """Apply the overrides of a job, groups first since keys depend on them; then validate what applies."""
         parsed = [parse(text) for text in overrides]
         groups = [override for override in parsed if is_group(override, loader())]
-        config = self._choose(groups)
-        if config is None:
+        options = self._choose(groups)
+        if options is None:
             return
+        config, applied = self.groups.copy(options), list[Override]()
         for override in parsed:
-            if override not in groups and override.key_or_group not in self.bad_keys:
-                config = self._apply(override, config)
+            if override in groups or override.key_or_group in self.bad_keys:
+                continue
+            try:
+                apply_values([override], config)
+                applied.append(override)
+            except COMPOSITION_ERRORS as error:
+                config = self.groups.copy(options)  # an override that fails may have changed something
+                apply_values(applied, config)
+                self.bad_keys.add(override.key_or_group)
+                self.faults.append(f"{override.input_line}: {_bad_key(override, config, error)}")
         try:
             validate(config)
         except ConfigError as error:
             self.faults += error.sentences
 
-    def _apply(self, override: Override, config: DictConfig) -> DictConfig:
-        before = deepcopy(config)  # an override that fails may have changed something
-        try:
-            apply_values([override], config)
-            return config
-        except COMPOSITION_ERRORS as error:
-            self.bad_keys.add(override.key_or_group)
-            self.faults.append(f"{override.input_line}: {_bad_key(override, before, error)}")
-            return before
-
-    def _choose(self, groups: Sequence[Override]) -> DictConfig | None:
-        """The configuration with those options that compose; None if nothing composes."""
+    def _choose(self, groups: Sequence[Override]) -> list[str] | None:
+        """Those options that compose; None if nothing composes."""
         options: list[str] = []
         for override in groups:
             if fault := _unknown_option(override):
@@ -125,22 +130,23 @@ class _Diagnosis:
             else:
                 options.append(str(override.input_line))
         try:
-            return self.groups.copy(options)
+            self.groups.get(options)
+            return options
         except COMPOSITION_ERRORS:
             pass
         try:
-            config = self.groups.copy([])
+            self.groups.get([])
         except COMPOSITION_ERRORS as error:
             self.faults.append(_broken_base(self.config_name, error))
             return None
         good: list[str] = []
         for text in options:
             try:
-                config = self.groups.copy([*good, text])
+                self.groups.get([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
                 self.faults.append(f"{text}: {_bad_option(error)}")
-        return config
+        return good
 
 
 def _broken_base(config_name: str, error: Exception) -> str:

@@ -33,9 +33,9 @@ def report(sentences: Sequence[str]) -> None:
     print("\n".join(sentences), file=sys.stderr, flush=True)
 
 
-def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
+def explain(error: BaseException, arguments: Namespace | None = None, in_session: bool = False) -> list[str]:
     """The sentences for an exception that the user can fix; with `arguments`, a command line that failed before its
-    task started, also for Hydra's own errors."""
+    task started, also for Hydra's own errors. `in_session`: the current session is that of the command line."""
     if (own := config_error(error)) is not None:
         return own.sentences
     if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
@@ -45,7 +45,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     if arguments.shell_completion:
         return [f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."]
     config_name = arguments.config_name or "config"
-    sentences = diagnose(arguments.overrides, arguments.config_dir, config_name, arguments.multirun)
+    sentences = diagnose(arguments.overrides, arguments.config_dir, config_name, arguments.multirun, in_session)
     return sentences or [first_line(error)]
 
 

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
-from hydra.types import TaskFunction
+from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from launcher.config.compositions import dirname, is_group, parse, task_words
 from launcher.config.messages import reason
 from launcher.config.options import config_path
 
@@ -43,6 +45,8 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
     else:
         hydra = initialize_config_dir(path, **VERSION)
+    application: Any = GlobalHydra.instance().hydra
+    application.config_loader = GroupsFirst(application.config_loader.config_search_path)
     folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
     for override in overrides:
         if override.startswith("hydra.searchpath="):
@@ -56,21 +60,75 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
         yield
 
 
-def run_application(
-    task: TaskFunction, config_name: str, overrides: Sequence[str], config_dir: str | None, multirun: bool
-) -> None:
-    """What `hydra.main` does for a command line whose mode is known: the configuration is composed once.
+def run_application(task: TaskFunction, config_name: str, overrides: Sequence[str], multirun: bool) -> None:
+    """What `hydra.main` does for a command line whose mode is known, in the current session: the configuration is
+    composed once.
 
     Raises:
         AssertionError: not `multirun`, but the configuration sets `hydra.mode` to MULTIRUN.
     """
-    with session(config_dir):
-        application: Any = GlobalHydra.instance().hydra
-        if multirun:
-            mode = ["hydra.mode=MULTIRUN"]
-            application.multirun(config_name=config_name, task_function=task, overrides=[*overrides, *mode])
-        else:
-            application.run(config_name=config_name, task_function=task, overrides=list(overrides))
+    application: Any = GlobalHydra.instance().hydra
+    if multirun:
+        mode = ["hydra.mode=MULTIRUN"]
+        application.multirun(config_name=config_name, task_function=task, overrides=[*overrides, *mode])
+    else:
+        application.run(config_name=config_name, task_function=task, overrides=list(overrides))
+
+
+class GroupsFirst(ConfigLoaderImpl):
+    """Composes a run's groups, and applies its values to a copy: where a value does not apply, the diagnosis of the
+    command line needs the groups again, and composing them takes 100 ms."""
+
+    def __init__(self, search_path: Any):
+        super().__init__(search_path)
+        self._composed: tuple[Any, DictConfig] | None = None
+        """The last groups that were composed for values, with their name; nobody changes it."""
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """As Hydra's.
+
+        Raises:
+            hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: it does not compose.
+        """
+
+        def compose(words: list[str]) -> DictConfig:
+            return super(GroupsFirst, self).load_configuration(
+                config_name, words, run_mode, from_shell, validate_sweep_overrides
+            )
+
+        parsed = [parse(override) for override in overrides] if run_mode == RunMode.RUN else []
+        values = [override for override in parsed if self._is_value(override)]
+        groups = [str(override.input_line) for override in parsed if override not in values]
+        is_composed = self._composed is not None and self._composed[0] == (config_name, groups)
+        if not values and not is_composed:
+            return compose(overrides)
+        if not is_composed:
+            try:
+                self._composed = (config_name, groups), compose(groups)
+            except COMPOSITION_ERRORS:
+                return compose(overrides)
+        assert self._composed is not None
+        if self._composed[1].hydra.searchpath:  # it may have groups that look like values
+            return compose(overrides)
+        config = deepcopy(self._composed[1])
+        if values:
+            apply_values(values, config)
+            config.hydra.overrides.task = task_words(parsed)
+            config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
+        return config
+
+    def _is_value(self, override: Override) -> bool:
+        """Whether Hydra applies an override after it has composed the groups, and it does not change Hydra's node."""
+        key = override.key_or_group
+        is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
+        return not is_hydras and not is_group(override, self)
 
 
 def loader() -> Any:
