@@ -50,7 +50,13 @@ def count(
 ) -> tuple["subprocess.CompletedProcess[str]", dict[str, int]]:
     """Run a program; the instructions of each part of it that a `Counter` names."""
     with tempfile.TemporaryDirectory() as out:
-        valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}/out"]
+        valgrind = [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--fair-sched=try",
+            f"--callgrind-out-file={out}/out",
+        ]
         done = subprocess.run([*valgrind, *command], capture_output=True, text=True, env=environment, cwd=folder)
         dumps = [path.read_text() for path in Path(out).glob("out*")]
     totals = {}

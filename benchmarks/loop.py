@@ -154,7 +154,7 @@ def transformers() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             folder, max_steps=WARM_UP + COUNTED + 1, use_cpu=True, report_to=[], logging_steps=INTERVAL,
-            save_strategy="no", max_grad_norm=1.0, disable_tqdm=True, per_device_train_batch_size=8,
+            save_strategy="no", max_grad_norm=1.0, disable_tqdm=True, per_device_train_batch_size=1,
         )  # fmt: skip
         Trainer(Tiny(), settings, train_dataset=Batches(), data_collator=lambda samples: samples[0]).train()
 
