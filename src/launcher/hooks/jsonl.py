@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.records import flatten, to_numbers
+from launcher.hooks.records import flatten, to_number
 from launcher.run import ranks
 from launcher.run.files import fsync_file, replace_file
 from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
+STRICT = json.JSONEncoder(allow_nan=False)
 
 
 class JsonlHook(BaseHook):
@@ -68,7 +69,9 @@ class JsonlHook(BaseHook):
                 )  # fmt: skip
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        numbers = {name: value for name, value in flatten(to_numbers(records)) if isinstance(value, (int, float))}
+        numbers = {
+            name: number for name, value in flatten(records) if isinstance(number := to_number(value), (int, float))
+        }
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
@@ -107,7 +110,7 @@ class JsonlHook(BaseHook):
         if line is None or not self._writes:
             return
         self._check_lock()
-        self._unwritten.append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
+        self._unwritten.append(_encoded(line) + "\n")
         try:
             append(self.path, "".join(self._unwritten).encode())
         except OSError as error:
@@ -216,6 +219,10 @@ def _unused(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _plain(value: float) -> float | str:
+def _encoded(line: dict[str, Any]) -> str:
     """JSON has no NaN and infinity: they become strings."""
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+    try:
+        return STRICT.encode(line)
+    except ValueError:
+        is_odd = {key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()}
+        return STRICT.encode({key: str(value) if is_odd[key] else value for key, value in line.items()})

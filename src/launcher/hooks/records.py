@@ -24,7 +24,7 @@ def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
 def flatten(records: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """`{"a": {"b": 1}}` as `("a/b", 1)`."""
     for key, value in records.items():
-        if isinstance(value, Mapping):
+        if type(value) is not float and isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", value
@@ -54,10 +54,12 @@ def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = 
 
 def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
     """0-d tensors and NumPy scalars as python numbers, without what is None. Here the host waits for the device."""
-    return {key: _to_number(value) for key, value in records.items() if value is not None}
+    return {key: to_number(value) for key, value in records.items() if value is not None}
 
 
-def _to_number(value: Any) -> Any:
+def to_number(value: Any) -> Any:
+    if type(value) is float:  # most are: the others' checks cost more
+        return value
     if isinstance(value, Mapping):
         return to_numbers(value)
     return value.item() if isinstance(value, (torch.Tensor, np.generic)) else value

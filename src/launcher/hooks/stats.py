@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,8 +16,7 @@ MEASURED, MEANS = "measured", "means"
 """The keys of `step_info` with its values on the host, and with means over the steps up to it."""
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(NamedTuple):
     """Means over the steps since the last report; times in seconds, `data_time` over all micro-batches of a step."""
 
     steps: int
@@ -84,50 +82,40 @@ class StatsHook(BaseHook):
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self) -> dict[str, Any]:
-        steps = measured(self._steps)
+        columns: Any = zip(*measured(self._steps), strict=True) if self._steps else [()] * 7
+        losses, norms, records, step_times, data_times, retries, memory = columns
         return {
-            "losses": [step.loss for step in steps],
-            "norms": [step.grad_norm for step in steps if step.grad_norm is not None],
-            "records": [step.records for step in steps if step.records is not None],
-            "times": [(step.step_time, step.data_time) for step in steps],
-            "retries": sum(step.retries for step in steps),
-            "memory": [step.memory for step in steps if step.memory is not None],
+            "losses": list(losses),
+            "norms": [norm for norm in norms if norm is not None],
+            "records": [each for each in records if each is not None],
+            "times": list(zip(step_times, data_times, strict=True)),
+            "retries": sum(retries),
+            "memory": [peak for peak in memory if peak is not None],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         rows = zip_longest(state["losses"], state["norms"], state["records"], state["times"], state["memory"])
         self._steps = [
-            {MEASURED: Measured(loss, norm, records, times[0], times[1], 0, memory)}
-            for loss, norm, records, times, memory in rows
+            {MEASURED: (loss, norm, records, *times, 0 if i else state["retries"], memory)}
+            for i, (loss, norm, records, times, memory) in enumerate(rows)
         ]
-        if self._steps:
-            self._steps[0][MEASURED].retries = state["retries"]
 
 
-@dataclass
-class Measured:
-    """A step's values on the host."""
-
-    loss: float
-    grad_norm: float | None
-    records: Records | None
-    step_time: float
-    data_time: float
-    retries: int
-    memory: float | None
+Measured = tuple[float, float | None, Records | None, float, float, int, float | None]
+"""A step's values on the host: loss, grad_norm, records, step_time, data_time, retries, memory. A plain tuple: one is
+made each step."""
 
 
 def measured(steps: Sequence[dict[str, Any]]) -> list[Measured]:
     """The values of each `step_info`. They are read from the device once, whichever hook is the first to ask."""
     new = [info for info in steps if MEASURED not in info]
-    losses = [info["loss"] for info in new]
-    means = _numbers([loss[0] if len(loss) == 1 else torch.stack(loss).mean() for loss in losses])
+    losses = _numbers([_mean(info["loss"]) for info in new])
     norms = iter(_numbers([info["grad_norm"] for info in new if info["grad_norm"] is not None]))
-    for info, loss in zip(new, means, strict=True):
+    for info, loss in zip(new, losses, strict=True):
         # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
         records = to_numbers(_mean_records(info["records"])) if any(info["records"]) else None
         norm = None if info["grad_norm"] is None else next(norms)
-        info[MEASURED] = Measured(
+        info[MEASURED] = (
             loss, norm, records, info["step_time"], sum(info["data_time"]), info["non_finite_grad_retry_count"],
             info.get("max_memory"),
         )  # fmt: skip
@@ -143,23 +131,29 @@ def means(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _means(steps: Sequence[Measured]) -> dict[str, Any]:
-    count, losses = len(steps), [step.loss for step in steps]
-    norms = [step.grad_norm for step in steps if step.grad_norm is not None]
-    memory = [step.memory for step in steps if step.memory is not None]
+    count = len(steps)
+    losses, all_norms, all_records, step_times, data_times, retries, all_memory = zip(*steps, strict=True)
+    norms = [norm for norm in all_norms if norm is not None]
+    memory = [peak for peak in all_memory if peak is not None]
+    records = [each for each in all_records if each]
     total = sum(losses)
     return {
         "loss": total / count,
         "grad_norm": sum(norms) / len(norms) if norms else None,
-        "step_time": sum([step.step_time for step in steps]) / count,
-        "data_time": sum([step.data_time for step in steps]) / count,
-        "retries": sum([step.retries for step in steps]) / count,
+        "step_time": sum(step_times) / count,
+        "data_time": sum(data_times) / count,
+        "retries": sum(retries) / count,
         "memory": max(memory) if memory else None,
-        "records": key_average([step.records for step in steps if step.records]),
+        "records": key_average(records) if records else {},
         "unexplained": 0 if math.isfinite(total) else _unexplained(losses, norms),
     }
 
 
-def _unexplained(losses: list[float], norms: list[float]) -> int:
+def _mean(losses: list[torch.Tensor]) -> torch.Tensor:
+    return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+
+def _unexplained(losses: Sequence[float], norms: Sequence[float]) -> int:
     pairs = zip(losses, norms or [0.0] * len(losses), strict=False)
     return sum(not math.isfinite(loss) and math.isfinite(norm) for loss, norm in pairs)
 
@@ -173,7 +167,7 @@ def _numbers(values: list[Any]) -> list[float]:
     if values and all(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
         numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
         return numbers
-    return [float(value) for value in values]
+    return list(map(float, values))
 
 
 def _over_ranks(gathered: list[dict[str, Any]]) -> dict[str, Any]:

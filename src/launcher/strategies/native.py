@@ -83,7 +83,10 @@ class NativeStrategy(Strategy):
         self.optimizer.zero_grad()
 
     def step(self) -> StepResult:
-        if sum([len(group["params"]) for group in self.optimizer.param_groups]) != self._num_params:
+        num_params = 0
+        for group in self.optimizer.param_groups:
+            num_params += len(group["params"])
+        if num_params != self._num_params:
             self._list_parameters()  # after `add_param_group`
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)

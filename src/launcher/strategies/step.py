@@ -20,7 +20,7 @@ class StepPlan:
     no_sync_accumulate: bool = True
 
 
-@dataclass
+@dataclass(slots=True)
 class StepResult:
     """The outcome of a step."""
 

@@ -18,12 +18,14 @@ class Batches:
         self.loader, self.source = loader, resumable(loader, logger)
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         self._is_interruptible = self._plain is None or self._plain.interruptible
+        self._counts_samples = False
         self._iterator: Iterator[Any]
         self._before: tuple[int | None, int | None] = None, None
 
     def start(self, state: TrainState) -> None:
         """Begin to iterate, where a resume has set the position."""
         self._state = state
+        self._counts_samples = hasattr(self.loader, "samples")
         if state.epoch:
             set_epoch(self.loader, state.epoch)
         self._open()
@@ -60,7 +62,7 @@ class Batches:
 
     def mark(self) -> None:
         """Note the position, for `rewind`."""
-        samples = getattr(self.loader, "samples", None)
+        samples = self.loader.samples if self._counts_samples else None
         self._before = samples, None if self._plain is None else self._plain.consumed
 
     def rewind(self) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from launcher.hooks.base import Records
 from launcher.hooks.state import load_hook_states
 from launcher.run import deadline, signals
 from launcher.run.ranks import maximum
 from launcher.run.rng import restore_rng, rng_state
+from launcher.strategies.base import NULL
 from launcher.strategies.step import DeferredFlag, StepResult
 from launcher.strategies.weights import model_tensors
 from launcher.train import state as states
@@ -86,6 +88,8 @@ class BaseTrainer(TrainerParts):
         self.model.train()
         self.strategy.zero_grad()
         self._batches.start(self.state)
+        self._is_plain = self.strategy.forward_context() is NULL
+        self._may_weigh = self.gradient_accumulation_steps > 1 or not self._agreement.alone
         try:
             restore_rng(rng)
             if self.stop_signal or self._must_pause():
@@ -112,7 +116,8 @@ class BaseTrainer(TrainerParts):
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
         if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
             self.fire("on_epoch_start")
-        self.fire("on_before_step")
+        for call in self._events["on_before_step"]:
+            call(self)
         self._batches.mark()
         start = time.perf_counter()
         result = self._attempt()
@@ -136,28 +141,32 @@ class BaseTrainer(TrainerParts):
         if self.strategy.needs_closure:
             accumulate_for_closure(self, self._micro_batches(), self._accumulate)
         else:
-            self._accumulate(self._micro_batches())
-        self.settle()
-        self.step_info["lr"] = [  # the scheduler changes a tensor in place
-            rate.clone() if isinstance(rate := group["lr"], torch.Tensor) else rate
-            for group in self.optimizer.param_groups
-        ]
-        self._agreement.begin(signals.received())
+            self._accumulate(self._micro_batches() if self._may_weigh else None)
+        if self._unsettled is not None:
+            self.settle()
+        rates = self.step_info["lr"] = []
+        for group in self.optimizer.param_groups:
+            rate = group["lr"]  # the scheduler changes a tensor in place
+            rates.append(rate if type(rate) is float or not isinstance(rate, torch.Tensor) else rate.clone())
+        if not self._agreement.alone:
+            self._agreement.begin(signals.received())
         return self.strategy.step()  # clips, updates and zeroes the gradients
 
-    def _accumulate(self, micro_batches: Iterator[tuple[Any, torch.Tensor | None]]) -> None:
-        """Forward and backward over the micro-batches of one optimizer step."""
+    def _accumulate(self, micro_batches: Iterator[tuple[Any, torch.Tensor | None]] | None) -> None:
+        """Forward and backward over the micro-batches of one optimizer step; None: over the loader's, unweighted."""
         strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
         done = none_losses = 0
         while done < count:
             if signals.received():
                 deadline.progress()
-            batch, weight = next(micro_batches)
+            if micro_batches is None:
+                batch, weight = self._batches.next(info["data_time"], not info["data_time"]), None
+            else:
+                batch, weight = next(micro_batches)
             for call in self._events["on_batch"]:
                 call(self, batch)
             with strategy.grad_sync(done == count - 1):
-                with strategy.forward_context():
-                    loss, records = self.forward(batch)
+                loss, records = self.forward(batch) if self._is_plain else self._forward_in_context(batch)
                 if loss is None:
                     none_losses += 1
                     check_none_losses(self, none_losses)
@@ -170,13 +179,17 @@ class BaseTrainer(TrainerParts):
             none_losses = 0
             done += 1
 
+    def _forward_in_context(self, batch: Any) -> tuple[torch.Tensor | None, Records]:
+        with self.strategy.forward_context():
+            return self.forward(batch)
+
     def _micro_batches(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
         """Batches, with their factors where they count by targets: all of a step are then fetched before the first
         forward pass, since a factor depends on all of them."""
         count, times, alone = self.gradient_accumulation_steps, self.step_info["data_time"], self._agreement.alone
         may_interrupt = alone and not times  # before anything has been drawn or computed
         first = self._batches.next(times, may_interrupt)
-        if (count > 1 or not alone) and (targets := self.num_targets(first)) is not None:
+        if self._may_weigh and (targets := self.num_targets(first)) is not None:
             batches = [first, *(self._batches.next(times, may_interrupt) for _ in range(count - 1))]
             counts = [targets, *(self.num_targets(batch) or 0 for batch in batches[1:])]
             yield from zip(batches, target_weights(counts, self.device), strict=True)
@@ -188,12 +201,15 @@ class BaseTrainer(TrainerParts):
     # -------------------------------------------------------------------------------------------------- between steps
     def _boundary(self) -> None:
         """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
-        state, self._pause_is_due = self.state, self._must_pause()
-        everything = bool(self.stop_signal) or self._pause_is_due or state.is_at_end() or state.needs_boundary
+        state = self.state
+        self._pause_is_due = self.pause_at is not None and self._must_pause()
+        stops = bool(self._stopping.signal(state))
+        everything = stops or self._pause_is_due or state.is_at_end() or state.needs_boundary
         state.needs_boundary = False
-        for call in self._at_boundary.at(state.step, everything):
+        calls = self._at_boundary.at(state.step, everything)
+        for call in calls:
             call(self)
-        if signum := self.stop_signal:
+        if (calls or stops) and (signum := self.stop_signal):  # a hook may have been interrupted
             raise signals.Stop(signum)
 
     def _must_pause(self) -> bool:
