@@ -227,6 +227,8 @@ def _unknown_part(override: Override, path: str, part: str, node: DictConfig) ->
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"
+    if not keys:
+        return f"{path} has no keys yet; add one with +{override.input_line}."
     return f"no key {path}.{part}; {path} has {', '.join(keys)}."
 
 

@@ -24,7 +24,9 @@ def describe(annotation: Any) -> str:
         if Ge in limits and (Le in limits or Lt in limits):
             top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
             return f"{describe(arguments[0])} from {limits[Ge]} {top}"
-        return " ".join([describe(arguments[0]), *(f"{LIMITS[kind][1]} {limit}" for kind, limit in limits.items())])
+        return (
+            f"{describe(arguments[0])} {' and '.join(f'{LIMITS[kind][1]} {limit}' for kind, limit in limits.items())}"
+        )
     if origin in (Union, UnionType):
         return " or ".join(describe(argument) for argument in arguments)
     if origin is Literal:

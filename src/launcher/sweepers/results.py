@@ -95,6 +95,15 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
+def check_export(storage: str) -> None:
+    """
+    Raises:
+        ConfigError: the file would be in a folder that does not exist.
+    """
+    if "://" not in storage and not Path(storage).absolute().parent.is_dir():
+        raise ConfigError(f"hpo.export={storage}: {Path(storage).absolute().parent} is not a folder; create it first.")
+
+
 def export(search: Search, storage: str) -> None:
     """Write the study into an Optuna storage, in place of the one of its name there.
 

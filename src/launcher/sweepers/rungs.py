@@ -31,6 +31,11 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
                 f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at step {interval}; use "
                 f"hpo.min_steps={interval}, or evaluate more often."
             )
+        if settings.min_steps >= max_steps:
+            raise ConfigError(
+                f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use fewer steps than "
+                f"trainer.max_steps={max_steps}."
+            )
         powers = (settings.min_steps * eta**k for k in range(64))
         rungs = [step for step in powers if step < max_steps]
     else:

@@ -90,6 +90,9 @@ def _names(value: str | list[str]) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value)
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"hpo.objective={show(value)}: should be one or several metrics; e.g. val/loss.")
+    for name in names:
+        if "/" not in name:
+            raise ConfigError(f"hpo.objective={name}: a metric has a group; e.g. val/{name} or train/{name}.")
     return names
 
 

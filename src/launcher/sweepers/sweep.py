@@ -14,6 +14,7 @@ from launcher.cli.composer import Composer
 from launcher.cli.main import note_start
 from launcher.cli.sweep import SweepJob, check_jobs
 from launcher.config.messages import hint
+from launcher.config.options import TRAIN_JOB
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
@@ -25,7 +26,7 @@ from launcher.runs.study import SETTINGS, STUDIES, TRIALS
 from launcher.sweepers.conditional import function_of
 from launcher.sweepers.display import Display
 from launcher.sweepers.local import LocalRunner, Runner
-from launcher.sweepers.results import conclude
+from launcher.sweepers.results import check_export, conclude
 from launcher.sweepers.rungs import rungs_of
 from launcher.sweepers.samplers import make_sampler
 from launcher.sweepers.search import Search, remove_empty
@@ -63,9 +64,13 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
         instantiate(probe.plain["dispatch"], _recursive_=False).sweep([probe], None)
         return
+    if probe.plain["job"]["_target_"] != TRAIN_JOB:
+        raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
     settings = settings_of(probe.plain)
     rungs = rungs_of(settings, probe.plain)
     make_sampler(settings, space, 0)
+    if settings.export is not None:
+        check_export(settings.export)
     if settings.space_function is not None:
         function_of(settings.space_function)
     name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"

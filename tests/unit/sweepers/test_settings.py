@@ -35,6 +35,8 @@ def test_the_pruner_follows_where_trials_run(overrides: list[str], pruner: str) 
     [
         (["hpo.objective=val/x"], "hpo.objective=val/x: the name does not tell whether less or more is better"),
         (["hpo.objective=[]"], r"hpo.objective=\[\]: should be one or several metrics"),
+        (["hpo.objective=loss"], "hpo.objective=loss: a metric has a group; e.g. val/loss or train/loss"),
+        (["hpo.percentile=100"], "hpo.percentile=100: should be a number greater than 0 and less than 100"),
         (["hpo.direction=up"], "hpo.direction='up': should be one of auto, minimize, maximize for each objective"),
         (["hpo.direction=[minimize,minimize]"], "should be one of auto, minimize, maximize for each objective"),
         (["hpo.objective=[val/loss,val/accuracy]", "hpo.pruner=asha"], "hpo.pruner=asha: needs one objective"),

@@ -34,6 +34,13 @@ def search(*overrides: str) -> int:
         ([LR, "hpo.sampler=grid"], "hpo.sampler=grid: optimizer.lr has no list of values"),
         ([LR, "+hpo.sampler_options.nope=1"], "hpo.sampler_options: "),
         ([LR, "hpo.pruner=asha", "hpo.min_steps=5"], "hpo.min_steps=5: val/loss is first logged at step 100"),
+        (
+            [LR, "hpo.sampler_options.x=1"],
+            "hpo.sampler_options has no keys yet; add one with +hpo.sampler_options.x=1.",
+        ),
+        ([LR, "hpo.pruner=asha", "hpo.min_steps=500"], "hpo.min_steps=500: the first pause comes before the end; use"),
+        ([LR, "job=lr_find"], "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."),
+        ([LR, "hpo.export=no/study.db"], "no is not a folder; create it first."),
         ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
         ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
         ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
