@@ -50,7 +50,7 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -
     assert {"rank-00000.json", "rank-00001.json"} <= {entry["name"] for entry in manifest["files"]}
 
 
-@pytest.mark.parametrize("moment", ["forward", "backward", "optimizer"])
+@pytest.mark.parametrize("moment", ["backward", "optimizer"])
 def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path: Path, moment: str) -> None:
     stop = (
         f"+tracker.interrupter={{_target_:support.interrupter.Interrupter,step:4,moment:{moment},group:false,rank:1}}"

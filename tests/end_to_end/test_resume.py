@@ -27,7 +27,6 @@ COMMON = (
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param([*TINY_GPT, "data.num_workers=0"], id="gpt-dropout"),
         pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"], id="gpt-workers-accumulation"),
         # some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs
         pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"], id="digits-accumulation"),
@@ -207,9 +206,16 @@ def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
     assert over.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 0, over.output
 
 
-def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
-    whole = launch(tmp_path / "whole", *COMMON, *DIGITS)
-    assert whole.returncode == 0, whole.output
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a run that nothing has stopped."""
+    outputs = tmp_path_factory.mktemp("whole")
+    done = launch(outputs, *COMMON, *DIGITS)
+    assert done.returncode == 0, done.output
+    return outputs
+
+
+def test_kill_9_loses_an_interval_at_most(tmp_path: Path, whole: Path) -> None:
     durable = "hooks.checkpointing.asynchronous=false"  # else a slow disk may still be at the one before
     killed = launch(tmp_path / "parts", *COMMON, *DIGITS, durable, *stop_at(44, "forward", "SIGKILL"))
     assert killed.returncode == -signal.SIGKILL
@@ -218,8 +224,8 @@ def test_kill_9_loses_an_interval_at_most(tmp_path: Path) -> None:
     first, second = record(tmp_path / "parts")["attempts"]
     assert (first["outcome"], second["outcome"]) == ("killed", "completed")
     assert second["start_step"] >= 29, "at most one interval of 15 steps is lost"
-    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
-    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert final_state(tmp_path / "parts") == final_state(whole)
+    assert metrics(tmp_path / "parts") == metrics(whole)
 
 
 def save_other_weights(folder: Path) -> Path:
@@ -266,9 +272,8 @@ def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
     assert steps == sorted(set(steps)), "each step stands once"
 
 
-def test_pauses_leave_no_trace(tmp_path: Path) -> None:
+def test_pauses_leave_no_trace(tmp_path: Path, whole: Path) -> None:
     """`trainer.pause_at` is not part of the identity, and may be any step."""
-    assert launch(tmp_path / "whole", *COMMON, *DIGITS).returncode == 0
     parts = tmp_path / "parts"
     for pause_at, step in (("13", 13), ("30", 30), ("30", 30), ("8", 30)):
         done = launch(parts, *COMMON, *DIGITS, f"trainer.pause_at={pause_at}")
@@ -282,5 +287,5 @@ def test_pauses_leave_no_trace(tmp_path: Path) -> None:
     assert last.returncode == 0, last.output
     assert "Changed since the checkpoint" not in last.output
     assert record(parts)["state"] == "completed"
-    assert final_state(parts) == final_state(tmp_path / "whole")
-    assert metrics(parts) == metrics(tmp_path / "whole")
+    assert final_state(parts) == final_state(whole)
+    assert metrics(parts) == metrics(whole)
