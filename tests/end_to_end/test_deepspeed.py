@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from support.processes import Command
 from support.runner import final_state, launch, metrics, run_folder
 
-pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 TINY = (
     "strategy=deepspeed", "data=synthetic", "data.seq_len=16", "data.num_val_samples=11", "model.dim=16",

@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from support.runner import ENVIRONMENT, launch, run_folder, stop_at
 from support.s3_server import KEY, Fault, S3Server
 from support.stores import save
 
-WHY = "pip install 'torch-launcher[dev]' has it"
-pytest.importorskip("moto", reason=f"needs moto: {WHY}")
-pytest.importorskip("s3fs", reason=f"needs s3fs: {WHY}")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("moto") and find_spec("s3fs")),
+    reason="needs moto and s3fs; torch-launcher[dev] has them",
+)
 
 # Few and short attempts: how a client waits is not tested here.
 CLIENT = {"retries": {"max_attempts": 1}, "read_timeout": 1, "connect_timeout": 5}

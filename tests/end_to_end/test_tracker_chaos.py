@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from launcher.run.holder import read_holder
 from support import python
@@ -96,6 +94,9 @@ def server(monkeypatch):
 
 
 def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -> None:
+    from mlflow.tracking import MlflowClient  # here: each worker collects all tests, and it takes two CPU-seconds
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     copy_database(tmp_path / "mlflow.db")
     chaos = Chaos(tmp_path, seed=4)
     chaos.start()

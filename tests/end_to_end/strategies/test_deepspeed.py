@@ -11,7 +11,7 @@ import torch
 from support.drive import stored
 from support.ranks import Task, together
 
-pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 STAGES = {n: ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)}
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]

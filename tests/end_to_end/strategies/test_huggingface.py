@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
 from launcher.models.huggingface import HuggingFaceModel
 from support.ranks import together
 from support.tokenizer import SIZE, write_tokenizer
+
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,

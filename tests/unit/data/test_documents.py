@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from omegaconf import OmegaConf
 
 from launcher.errors import ConfigError
 from support.paths import ROOT
-
-pytest.importorskip("transformers")
 from support.tokenizer import SIZE, write_tokenizer
+
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
 RECORDS = [{"text": f"option number {i} " * (i % 5 + 1), "kind": i % 3} for i in range(60)]
 

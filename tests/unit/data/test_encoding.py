@@ -1,10 +1,12 @@
+from importlib.util import find_spec
+
 import pytest
 
 from launcher.data.encoding import Encoder, Fields, tokenizer_digest
 from launcher.errors import ConfigError
-
-pytest.importorskip("transformers")
 from support.tokenizer import write_tokenizer
+
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
 CHAT = [
     {"role": "user", "content": "What is it?"},
