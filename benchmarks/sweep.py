@@ -6,6 +6,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import ROOT, Benchmark
 from benchmarks.startup import HYDRA, LAUNCHER, RUN, RUNS, spent
@@ -64,6 +65,63 @@ def repeated(count: int, quick: bool) -> float:
         return spent([*LAUNCHER, "-m", *words], ROOT) / count * 1000
 
 
+class Idle:
+    """A runner of trials that has nothing to do."""
+
+    poll = 1.0
+
+    def running(self) -> set[int]:
+        return set()
+
+    def ended(self) -> dict[int, int]:
+        return {}
+
+
+def study(what: str, count: int, quick: bool) -> float:
+    """A search whose study has many trials, most of them completed, each with 100 lines of metrics."""
+    from optuna.distributions import FloatDistribution
+
+    from benchmarks.run_folders import make
+    from launcher.sweepers.search import Search
+    from launcher.sweepers.settings import Settings
+    from launcher.sweepers.trials import Trial
+
+    count = count // 50 if quick else count
+    settings = Settings(("val/loss",), ("minimize",), n_trials=count)
+    space = {"optimizer.lr": FloatDistribution(1e-5, 1.0, log=True)}
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = Path(folder)
+        make(outputs, count)
+        search: Any = Search(outputs, outputs, settings, space, [], None, Idle(), [], print)  # type: ignore[arg-type]
+        for number, record in enumerate(sorted(outputs.glob("*/*/run.json"))):
+            params = {"optimizer.lr": 1e-5 * (1 + number)}
+            trial = Trial(number, params, [], run=f"{record.parent.parent.name}/{record.parent.name}", failures=9)
+            search.trials.append(trial)
+        search.journal.read = lambda: search.trials
+        steps = {"read": search.load, "look": search._look, "ask": lambda: search.study.ask(search.trials)}
+        for each, step in steps.items():
+            start = time.process_time()
+            step()
+            if each == what:
+                return (time.process_time() - start) * 1000
+        raise KeyError(what)
+
+
+def searched_again(count: int, more: list[str], quick: bool) -> float:
+    """A search that has all its trials, among the folders of many other runs."""
+    from benchmarks.run_folders import make
+
+    count = count // 50 if quick else count
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        words = [*LAUNCHER, "-m", "hydra/sweeper=optuna", "hpo.sampler=grid", "optimizer.lr=0.001,0.01", *GROUPS[:2]]
+        words += ["trainer.max_steps=4", "hooks=[logging]", "device=cpu", "hpo.objective=train/loss"]
+        words += [f"paths.outputs={folder}/outputs", *more]
+        spent(words, ROOT)
+        make(Path(folder) / "outputs", count)
+        return spent(words, ROOT)
+
+
 def listed(again: bool, quick: bool) -> float:
     from benchmarks.run_folders import make
 
@@ -100,6 +158,29 @@ BENCHMARKS = [
         "a sweep of runs that are all complete",
         "ms of CPU per run",
         {f"{count:,} runs": partial(repeated, count) for count in (100, 1000, 10000)},
+        repeats=1,
+    ),
+    Benchmark(
+        "study",
+        "a search with many trials: reading them at its start, a look at them, asking for one more",
+        "ms of CPU",
+        {
+            f"{what}, {count:,} trials": partial(study, what, count)
+            for what in ("read", "look", "ask")
+            for count in (100, 1000, 10000)
+        },
+        repeats=1,
+    ),
+    Benchmark(
+        "search_again",
+        "a search that has all its trials, among other runs",
+        "CPU seconds",
+        {
+            "2 runs": partial(searched_again, 0, []),
+            "1,002 runs": partial(searched_again, 1000, []),
+            "10,002 runs": partial(searched_again, 10000, []),
+            "1,002 runs, hpo.warm_start=true": partial(searched_again, 1000, ["hpo.warm_start=true"]),
+        },
         repeats=1,
     ),
     Benchmark(

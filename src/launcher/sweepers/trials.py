@@ -144,20 +144,21 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     """The best completed trial; of several objectives, all that no other is better than in each."""
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if each == "maximize" else 1 for each in settings.directions]
-
-    def costs(trial: Trial) -> list[float]:
-        return [sign * value for sign, value in zip(signs, trial.values(settings), strict=True)]
-
+    costs = {
+        trial.number: tuple(sign * value for sign, value in zip(signs, trial.values(settings), strict=True))
+        for trial in completed
+    }
     if len(signs) == 1:
-        return [min(completed, key=lambda trial: (costs(trial), trial.number))] if completed else []
-    best: list[Trial] = []
+        return [min(completed, key=lambda trial: (costs[trial.number], trial.number))] if completed else []
+    front: set[tuple[float, ...]] = set()
+    for own in sorted(set(costs.values())):  # what is better in each is smaller, so it came earlier
+        if not any(all(a <= b for a, b in zip(other, own, strict=True)) for other in front):
+            front.add(own)
+    best: dict[str | None, Trial] = {}
     for trial in completed:
-        own = costs(trial)
-        others = [costs(each) for each in completed if each.run != trial.run]
-        is_beaten = any(all(a <= b for a, b in zip(c, own, strict=True)) and c != own for c in others)
-        if not is_beaten and all(each.run != trial.run for each in best):
-            best.append(trial)
-    return best
+        if costs[trial.number] in front:
+            best.setdefault(trial.run, trial)
+    return [*best.values()]
 
 
 def described(trial: Trial, settings: Settings) -> str:
