@@ -17,7 +17,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help bench train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, as you write)'
 	@echo 'make bench        run the benchmarks beside their peers (ARGS="loop --quick" chooses; ARGS=--list)'
+	@echo 'make bench-guard  fail if a step of the loop takes more instructions than its limit (needs valgrind)'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
@@ -65,6 +66,9 @@ format: $(VENV)/.installed-test
 # Peers are optional: pip install -r benchmarks/requirements.txt.
 bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+bench-guard: $(VENV)/.installed-test
+	$(VENV)/bin/python -m benchmarks.guard
 
 reference: $(VENV)/.installed-test
 	$(VENV)/bin/python docs/make_reference.py

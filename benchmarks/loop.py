@@ -10,8 +10,12 @@ from benchmarks.measure import Benchmark
 WARM_UP, COUNTED, INTERVAL = 100, 50, 10
 
 
-def batches() -> Iterator[Any]:
-    """Batches that turn counting on and off."""
+def batches(name: str = "steps") -> Iterator[Any]:
+    """Batches that turn counting on and off.
+
+    Args:
+        name: of the count.
+    """
     import torch
 
     batch, counter = torch.randn(8, 32), Counter()
@@ -19,17 +23,17 @@ def batches() -> Iterator[Any]:
         if step == WARM_UP:
             counter.start()
         if step == WARM_UP + COUNTED:
-            counter.stop("steps")
+            counter.stop(name)
         yield batch
 
 
-def bare() -> None:
+def bare(name: str = "steps") -> None:
     import torch
     from torch import nn
 
     model = nn.Linear(32, 32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for batch in batches():
+    for batch in batches(name):
         loss = model(batch).pow(2).mean()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -37,7 +41,7 @@ def bare() -> None:
         optimizer.zero_grad()
 
 
-def by_subclass(build_hooks: Callable[[], list[Any]], package: str = "launcher") -> None:
+def by_subclass(build_hooks: Callable[[], list[Any]], package: str = "launcher", name: str = "steps") -> None:
     """Of ours, or of a peer with the same contract."""
     import importlib
 
@@ -46,7 +50,7 @@ def by_subclass(build_hooks: Callable[[], list[Any]], package: str = "launcher")
 
     class Tiny(importlib.import_module(package).BaseTrainer):  # type: ignore[misc]
         def build_data_loader(self) -> Any:
-            return batches()
+            return batches(name)
 
         def build_model(self) -> nn.Module:
             return nn.Linear(32, 32)
