@@ -228,7 +228,7 @@ HEAVY = (
 )
 # What is not to be loaded, and at most how many modules are: raise a number only for a reason.
 COMMANDS = {
-    "a configuration error": ("launcher.cli.main", ["optimizer.lrr=1"], HEAVY, 430),
+    "a configuration error": ("launcher.cli.main", ["optimizer.lrr=1"], HEAVY, 405),
     "runs": ("launcher.runs.__main__", [], (*HEAVY, "hydra", "omegaconf"), 220),
     "runs --help": ("launcher.runs.__main__", ["--help"], (*HEAVY, "hydra", "omegaconf"), 210),
 }
