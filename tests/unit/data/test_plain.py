@@ -160,6 +160,44 @@ def test_its_batches_are_those_of_the_loader(name: str) -> None:
     assert [[batch.tolist() for batch in loader] for _ in range(2)] == expected
 
 
+class Stateful(DataLoader[Any]):
+    """Keeps its own position, as torchdata's StatefulDataLoader does."""
+
+    def __init__(self, data: Numbers):
+        super().__init__(data, 4, shuffle=True, generator=numbered(7))
+        self.position, self.resumed_at = 0, 0
+        self.began = self.generator.get_state()
+        self.loaded_states = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        first, self.resumed_at = self.resumed_at, 0
+        self.began = self.generator.get_state()
+        for number, batch in enumerate(super().__iter__()):
+            self.position = number + 1
+            if number >= first:
+                yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "began": self.began}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded_states += 1
+        self.resumed_at = state["position"]
+        self.generator.set_state(state["began"])
+
+
+@pytest.mark.parametrize("kill_at", [2, 5])
+def test_a_loader_with_a_state_of_its_own_is_used_as_it_is(kill_at: int, tmp_path: Path) -> None:
+    expected: dict[int, list[Any]] = {}
+    whole = train(tmp_path / "whole", Stateful(Numbers()), expected)
+    actual: dict[int, list[Any]] = {}
+    train(tmp_path / "killed", Stateful(Numbers()), actual, kill_at)
+    again = Stateful(Numbers())
+    resumed = train(tmp_path / "killed", again, actual)
+    assert (actual, weights(resumed)) == (expected, weights(whole))
+    assert again.loaded_states == 1 and resumable(again, logging.getLogger()) is again
+
+
 def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
     make = LOADERS["shuffled"]
     expected: dict[int, list[Any]] = {}
