@@ -18,9 +18,7 @@ def completed(number: int, run: str, *values: float) -> Trial:
 def test_the_best_of_several_objectives_are_those_that_no_other_is_better_than(count: int) -> None:
     settings = Settings(("val/loss", "val/accuracy"), ("minimize", "maximize"), n_trials=count, value="last")
     numbers = random.Random(0)
-    trials = [
-        completed(number, f"r/{number}", numbers.randint(0, 9), numbers.randint(0, 9)) for number in range(count)
-    ]
+    trials = [completed(number, f"r/{number}", numbers.randint(0, 9), numbers.randint(0, 9)) for number in range(count)]
     twins = [completed(count + each.number, str(each.run), *each.values(settings)) for each in trials]
 
     def is_beaten(trial: Trial) -> bool:
