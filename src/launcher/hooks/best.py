@@ -52,7 +52,7 @@ class Best:
             Whether the metric is among them; the same on all ranks.
         """
         group = self.metric.partition("/")[0]
-        numbers = {name: value for name, value in flatten(records) if value is not None}
+        numbers = {name: value for name, value in flatten(records).items() if value is not None}
         if not self._was_logged:
             for each in {name.partition("/")[0] for name in records}:
                 names = {name for name in numbers if name.partition("/")[0] == each}

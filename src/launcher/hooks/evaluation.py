@@ -103,7 +103,7 @@ class EvaluationHook(BaseHook):
             trainer.stop_at_this_boundary()
             return
         self._done_at = trainer.step
-        flat = dict(flatten(metrics, "val/"))
+        flat = flatten(metrics, "val/")
         trainer.logger.info("Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat))
         trainer.log({"val": metrics})
         for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
@@ -174,7 +174,7 @@ def evaluate(
                 records = {name: value for name, value in records.items() if name not in OUTPUTS}
                 targets = num_targets(batch)
                 size = batch_size(batch) if targets is None else targets
-                for name, value in flatten({"loss": loss, **records}):
+                for name, value in flatten({"loss": loss, **records}).items():
                     if value is None:
                         continue
                     # double: a float32 sum over many batches would lose what tells two checkpoints apart

@@ -33,7 +33,7 @@ class ImageFileLoggerHook(BaseHook):
             remove_steps_after((trainer.workspace or Path()) / FOLDER, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records) if ranks.rank() == 0 else ():
+        for key, value in flatten(records).items() if ranks.rank() == 0 else ():
             last = key.rpartition("/")[2]
             extension = self.image_format if isinstance(self.image_format, str) else self.image_format(last)
             file = (trainer.workspace or Path()) / FOLDER / str(trainer.step) / f"{file_name(key)}.{extension}"

@@ -70,7 +70,9 @@ class JsonlHook(BaseHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         numbers = {
-            name: number for name, value in flatten(records) if isinstance(number := to_number(value), (int, float))
+            name: number
+            for name, value in flatten(records).items()
+            if isinstance(number := to_number(value), (int, float))
         }
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)

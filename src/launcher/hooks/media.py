@@ -55,7 +55,7 @@ class MediaHook(BaseHook):
             remove_steps_after(self._folder / "images", trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records) if self._writes else ():
+        for key, value in flatten(records).items() if self._writes else ():
             path = f"images/{trainer.step}/{file_name(key)}.png"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
@@ -73,7 +73,7 @@ class MediaHook(BaseHook):
                 self._add(trainer, "image", key, {"path": path})
 
     def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        for key, value in flatten(records):
+        for key, value in flatten(records).items():
             counts, edges = histogram(key, value, self.bins)
             if dry_run:
                 trainer.logger.info("Would write the histogram %s to %s.", key, self._path)

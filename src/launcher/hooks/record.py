@@ -40,7 +40,7 @@ class RecordHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.record is None or dry_run:
             return
-        loss = next((value for name, value in flatten(records) if name == "train/loss"), None)
+        loss = next((value for name, value in flatten(records).items() if name == "train/loss"), None)
         self.record.progress(trainer.step, loss=loss, best=_best(trainer))
 
     def called_every(self, event: str) -> int:

@@ -1,7 +1,7 @@
 """Nested records: dicts of numbers within dicts; batches: tensors within lists, tuples, sets and dicts."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
     return obj
 
 
-def flatten(records: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`{"a": {"b": 1}}` as `("a/b", 1)`."""
+def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a/b": 1}`."""
+    flat: dict[str, Any] = {}
     for key, value in records.items():
         if type(value) is not float and isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}/")
+            flat |= flatten(value, f"{prefix}{key}/")
         else:
-            yield f"{prefix}{key}", value
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False) -> dict[str, Any]:
@@ -74,5 +76,5 @@ def format_records(records: Mapping[str, Any]) -> str:
     """One line for a person: `accuracy 0.8125 aux/loss 0.1000`."""
     return " ".join(
         f"{key} {show(value, 4) if isinstance(value, (int, float)) else value}"
-        for key, value in flatten(to_numbers(records))
+        for key, value in flatten(to_numbers(records)).items()
     )

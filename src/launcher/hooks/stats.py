@@ -108,18 +108,31 @@ made each step."""
 
 def measured(steps: Sequence[dict[str, Any]]) -> list[Measured]:
     """The values of each `step_info`. They are read from the device once, whichever hook is the first to ask."""
-    new = [info for info in steps if MEASURED not in info]
-    losses = _numbers([_mean(info["loss"]) for info in new])
-    norms = iter(_numbers([info["grad_norm"] for info in new if info["grad_norm"] is not None]))
-    for info, loss in zip(new, losses, strict=True):
+    try:
+        return [info[MEASURED] for info in steps]
+    except KeyError:
+        _measure([info for info in steps if MEASURED not in info])
+        return [info[MEASURED] for info in steps]
+
+
+def _measure(steps: Sequence[dict[str, Any]]) -> None:
+    losses: list[Any] = [each[0] if len(each := info["loss"]) == 1 else torch.stack(each).mean() for info in steps]
+    norms = [info["grad_norm"] for info in steps]
+    if losses[0].device.type != "cpu":
+        losses, read = _numbers(losses), iter(_numbers([norm for norm in norms if norm is not None]))
+        norms = [norm if norm is None else next(read) for norm in norms]
+    for info, loss, norm in zip(steps, losses, norms, strict=True):
         # As python floats: a mean of tensors would round otherwise once some have been restored from a checkpoint.
-        records = to_numbers(_mean_records(info["records"])) if any(info["records"]) else None
-        norm = None if info["grad_norm"] is None else next(norms)
+        records, data_times = info["records"], info["data_time"]
         info[MEASURED] = (
-            loss, norm, records, info["step_time"], sum(info["data_time"]), info["non_finite_grad_retry_count"],
+            float(loss),
+            norm if norm is None else float(norm),
+            to_numbers(_mean_records(records)) if any(records) else None,
+            info["step_time"],
+            data_times[0] if len(data_times) == 1 else sum(data_times),
+            info["non_finite_grad_retry_count"],
             info.get("max_memory"),
-        )  # fmt: skip
-    return [info[MEASURED] for info in steps]
+        )
 
 
 def means(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -131,31 +144,35 @@ def means(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _means(steps: Sequence[Measured]) -> dict[str, Any]:
-    count = len(steps)
-    losses, all_norms, all_records, step_times, data_times, retries, all_memory = zip(*steps, strict=True)
-    norms = [norm for norm in all_norms if norm is not None]
-    memory = [peak for peak in all_memory if peak is not None]
-    records = [each for each in all_records if each]
-    total = sum(losses)
+    count, norms, all_records = len(steps), 0, []
+    total = total_norm = step_time = data_time = retries = 0.0
+    memory: float | None = None
+    for loss, norm, records, seconds, data_seconds, retried, peak in steps:
+        total += loss
+        step_time += seconds
+        data_time += data_seconds
+        retries += retried
+        if norm is not None:
+            norms += 1
+            total_norm += norm
+        if records:
+            all_records.append(records)
+        if peak is not None and (memory is None or peak > memory):
+            memory = peak
     return {
         "loss": total / count,
-        "grad_norm": sum(norms) / len(norms) if norms else None,
-        "step_time": sum(step_times) / count,
-        "data_time": sum(data_times) / count,
-        "retries": sum(retries) / count,
-        "memory": max(memory) if memory else None,
-        "records": key_average(records) if records else {},
-        "unexplained": 0 if math.isfinite(total) else _unexplained(losses, norms),
+        "grad_norm": total_norm / norms if norms else None,
+        "step_time": step_time / count,
+        "data_time": data_time / count,
+        "retries": retries / count,
+        "memory": memory,
+        "records": key_average(all_records) if all_records else {},
+        "unexplained": 0 if math.isfinite(total) else _unexplained(steps),
     }
 
 
-def _mean(losses: list[torch.Tensor]) -> torch.Tensor:
-    return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
-
-
-def _unexplained(losses: Sequence[float], norms: Sequence[float]) -> int:
-    pairs = zip(losses, norms or [0.0] * len(losses), strict=False)
-    return sum(not math.isfinite(loss) and math.isfinite(norm) for loss, norm in pairs)
+def _unexplained(steps: Sequence[Measured]) -> int:
+    return sum(not math.isfinite(loss) and math.isfinite(norm or 0.0) for loss, norm, *_ in steps)
 
 
 def _mean_records(records: list[Records]) -> Records:
@@ -163,7 +180,7 @@ def _mean_records(records: list[Records]) -> Records:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """On the host, in double: the same whether some were restored from a checkpoint or not."""
+    """On the host, in one transfer if all are on a device."""
     if values and all(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
         numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
         return numbers

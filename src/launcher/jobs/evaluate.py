@@ -72,7 +72,7 @@ class EvaluateJob:
             else:
                 print(json.dumps(line), flush=True)
         trainer.strategy.teardown()
-        return dict(flatten(metrics))
+        return flatten(metrics)
 
 
 def _hook(trainer: Trainer) -> EvaluationHook:

@@ -46,5 +46,5 @@ def test_key_average_and_nan(exclude: bool, expected: float) -> None:
 
 
 def test_flatten_and_numbers() -> None:
-    assert dict(flatten({"a": {"b": {"c": 1}}, "d": 2})) == {"a/b/c": 1, "d": 2}
+    assert flatten({"a": {"b": {"c": 1}}, "d": 2}) == {"a/b/c": 1, "d": 2}
     assert to_numbers({"a": {"b": torch.tensor(0.5)}}) == {"a": {"b": 0.5}}
