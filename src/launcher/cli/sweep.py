@@ -162,8 +162,8 @@ def _run_in_turn(
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Whether a job's run is complete, and nobody looks at what Hydra would do for it: that is most of the time that a
-    repeated sweep takes."""
+    """Whether a job's run is complete, and no foreign sweeper, `job.objective` or callback needs Hydra to start the job
+    all the same. Such starts are most of the cost of a repeated sweep."""
     plain, hydra = job.plain, job.hydra
     is_own = hydra["sweeper"]["_target_"].startswith(OWN_SWEEPERS) and get(plain, "job.objective") is None
     if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from launcher.config import plain_yaml
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.runs import saved
 from launcher.runs.stored_run import StoredRun
 
 FIELDS: dict[str, Callable[[StoredRun], Any]] = {
@@ -97,7 +97,7 @@ def is_same(left: str, right: str) -> bool:
     if left_number is not None and right_number is not None:
         return left_number == right_number
     try:
-        return bool(saved.load(left) == saved.load(right))
+        return bool(plain_yaml.load(left) == plain_yaml.load(right))
     except yaml.YAMLError:
         return left == right
 

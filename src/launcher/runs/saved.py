@@ -7,21 +7,12 @@ from typing import Any
 
 import yaml
 
+from launcher.config.plain_yaml import load
 from launcher.config.tree import leaves
 
-# The C parser reads the files of a thousand runs in a second or two, the Python one in twenty.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTION = re.compile(r"^(?=\w)", re.MULTILINE)
 CHILD = re.compile(r"^(?=  \w)", re.MULTILINE)
 CHOICES = re.compile(r"^    choices:\n(      .*\n)+(?=  ? ? ?\S)", re.MULTILINE)
-
-
-def load(text: str | bytes) -> Any:
-    """
-    Raises:
-        yaml.YAMLError, UnicodeDecodeError: it cannot be read.
-    """
-    return yaml.load(text, Loader=LOADER)
 
 
 def values(text: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from launcher.config import plain_yaml
 from launcher.config.direction import direction
 from launcher.run.folder import RunFolder
 from launcher.run.history import History, sampled, short_rows, sparkline, values_of
@@ -265,7 +266,7 @@ class StoredRun:
         if self._is_queued and name in self._submitted:
             return self._submitted[name]
         try:
-            return saved.load((self.folder.hydra / name).read_bytes())
+            return plain_yaml.load((self.folder.hydra / name).read_bytes())
         except (OSError, yaml.YAMLError, UnicodeDecodeError):
             return self._submitted.get(name)
 

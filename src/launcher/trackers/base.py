@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from launcher.config.plain_yaml import load
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
@@ -19,7 +20,6 @@ from launcher.run.record_format import read_record
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""
 NO_METRICS = ("step", "time", "attempt", "samples", "media")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 
 
@@ -103,7 +103,7 @@ class TrackedRun:
 
     def _yaml(self, name: str) -> Any:
         try:
-            return yaml.load((self.folder.hydra / name).read_bytes(), Loader=LOADER)
+            return load((self.folder.hydra / name).read_bytes())
         except (OSError, yaml.YAMLError, UnicodeDecodeError):
             return None
 
