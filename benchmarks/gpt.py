@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.callgrind import Counter
 from benchmarks.measure import Benchmark, NotRun, cpu_seconds, status
 
 BATCH = 8
 SMALL = ["data.seq_len=128"]
 LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num_layers=8", "model.num_heads=8"]
 """30 million parameters."""
-WARM_UP, COUNTED = 6, 10
+WARM_UP = 6
 
 
 def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none") -> Any:
@@ -70,32 +69,6 @@ class Counting:
             yield batch
 
 
-def instructions_by_hand(settings: list[str]) -> Callable[[bool], float]:
-    def contender(quick: bool) -> float:
-        loop, counter = ByHand(settings), Counter()
-        for _ in range(WARM_UP):
-            loop.step()
-        counter.start()
-        for _ in range(COUNTED):
-            loop.step()
-        counter.stop("steps")
-        return COUNTED
-
-    return contender
-
-
-def instructions_launched(settings: list[str], hooks: str) -> Callable[[bool], float]:
-    def contender(quick: bool) -> float:
-        counter = Counter()
-        trainer, folder = composed(settings, WARM_UP + COUNTED + 1, hooks)
-        trainer.data_loader = Counting(trainer.data_loader, COUNTED, counter.start, lambda: counter.stop("steps"))
-        trainer.train()
-        folder.cleanup()
-        return COUNTED
-
-    return contender
-
-
 def memory_by_hand(quick: bool) -> float:
     loop = ByHand(SMALL if quick else LARGE)
     return peak(lambda: [loop.step() for _ in range(5)])
@@ -115,7 +88,7 @@ def peak(act: Callable[[], Any]) -> float:
     return status("VmHWM") / 2**20
 
 
-def compiled(launched: bool, compiles: bool) -> Callable[[bool], float]:
+def step(launched: bool, compiles: bool = False, hooks: str = "[]") -> Callable[[bool], float]:
     """CPU milliseconds a step, after the compilation."""
 
     def contender(quick: bool) -> float:
@@ -132,7 +105,7 @@ def compiled(launched: bool, compiles: bool) -> Callable[[bool], float]:
                 loop.model.compile()
             return cpu_seconds(loop.step, WARM_UP, steps) * 1000
         times: list[float] = []
-        trainer, folder = composed(settings, WARM_UP + steps + 1, hooks="[]")
+        trainer, folder = composed(settings, WARM_UP + steps + 1, hooks)
         clock = lambda: times.append(time.process_time())  # noqa: E731
         trainer.data_loader = Counting(trainer.data_loader, steps, clock, clock)
         trainer.train()
@@ -146,24 +119,24 @@ BENCHMARKS = [
     Benchmark(
         "gpt",
         f"The default gpt, batch {BATCH} x 128 tokens, composed by Hydra",
-        "instructions a step",
+        "CPU ms a step",
         {
-            "hand-written loop": instructions_by_hand(SMALL),
-            "Launcher, no hooks": instructions_launched(SMALL, "[]"),
-            "Launcher, default hooks": instructions_launched(SMALL, "[progress,logging,checkpointing]"),
+            "hand-written loop": step(launched=False),
+            "Launcher, no hooks": step(launched=True),
+            "Launcher, default hooks": step(launched=True, hooks="[progress,logging,checkpointing]"),
         },
         goals={"Launcher, no hooks": 1.01, "Launcher, default hooks": 1.01},
-        counts_instructions=True,
+        repeats=5,
     ),
     Benchmark(
         "compile",
         f"The default gpt, batch {BATCH} x 128 tokens, torch.compile off and on",
         "CPU ms a step",
         {
-            "hand-written loop": compiled(False, False),
-            "Launcher": compiled(True, False),
-            "hand-written loop, compiled": compiled(False, True),
-            "Launcher, compiled": compiled(True, True),
+            "hand-written loop": step(False),
+            "Launcher": step(True),
+            "hand-written loop, compiled": step(False, True),
+            "Launcher, compiled": step(True, True),
         },
     ),
     Benchmark(
