@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compositions import Composition, Compositions, dirname, is_group, parse, task_words
 from launcher.config.identity import fix_name, with_name
-from launcher.config.session import apply_values
+from launcher.config.session import with_values
 from launcher.config.written import Written
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
@@ -52,10 +51,7 @@ class Composer:
         if base is None:
             config = self.groups.copy(list(overrides))
         else:
-            config = deepcopy(base.config)
-            apply_values(values, config)
-            config.hydra.overrides.task = task_words(parsed)
-            config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
+            config = with_values(base.config, values, parsed)
         config.hydra.job.id, config.hydra.job.num = str(index), index
         if config.run.get("sweep") is None:
             with open_dict(config):

@@ -117,12 +117,7 @@ class GroupsFirst(ConfigLoaderImpl):
         assert self._composed is not None
         if self._composed[1].hydra.searchpath:  # it may have groups that look like values
             return compose(overrides)
-        config = deepcopy(self._composed[1])
-        if values:
-            apply_values(values, config)
-            config.hydra.overrides.task = task_words(parsed)
-            config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
-        return config
+        return with_values(self._composed[1], values, parsed)
 
     def _is_value(self, override: Override) -> bool:
         """Whether Hydra applies an override after it has composed the groups, and it does not change Hydra's node."""
@@ -156,6 +151,19 @@ def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
         hydra.errors.HydraException: an override does not apply.
     """
     ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
+
+
+def with_values(groups: DictConfig, values: Sequence[Override], overrides: Sequence[Override]) -> DictConfig:
+    """A copy of composed groups with values applied to it, and with all overrides in Hydra's own lists.
+
+    Raises:
+        hydra.errors.HydraException: a value does not apply.
+    """
+    config = deepcopy(groups)
+    apply_values(values, config)
+    config.hydra.overrides.task = task_words(overrides)
+    config.hydra.job.override_dirname = dirname(overrides, config.hydra.job)
+    return config
 
 
 def returned(result: JobReturn) -> Any:

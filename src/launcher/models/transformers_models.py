@@ -1,6 +1,5 @@
 """Models of the transformers library: from a configuration, or with pretrained weights."""
 
-import difflib
 import logging
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from urllib.error import HTTPError
 import torch
 from omegaconf import OmegaConf
 
-from launcher.config.messages import reason
+from launcher.config.messages import nearest, reason
 from launcher.errors import ConfigError
 
 logger = logging.getLogger("launcher")
@@ -206,5 +205,5 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def _hint(name: str, choices: Any) -> str:
-    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
-    return f", did you mean {near[0]}" if near else ""
+    near = nearest(name, map(str, choices))
+    return f", did you mean {near}" if near else ""

@@ -3,7 +3,7 @@
 # task.
 exec {never}<> <(:)
 beat=5    # seconds between two signs of life of the script
-silence=4 # so many in a row are missed before the first node is looked at
+silence=4 # missed signs of life in a row, after which the first node is checked
 pause() { # SECONDS; without a command, since PATH may be broken
 	read -rt "$1" -u "$never" || :
 }

@@ -69,6 +69,11 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
     return made
 
 
+def listen(searched: Search, say: Callable[[str], None]) -> None:
+    """Everything that prints lines calls `say` from now on."""
+    searched.runner.say = searched.say = searched.endings.say = say  # type: ignore[attr-defined]
+
+
 def statuses(searched: Search) -> list[str]:
     return [trial.status(searched.settings) for trial in searched.trials]
 
@@ -185,7 +190,7 @@ def test_a_trial_that_somebody_cancels_counts_as_pruned(
         if line == f"trial 1: {phase}":
             cluster.cancel("1_1")
 
-    searched.runner.say = searched.say = searched.endings.say = say  # type: ignore[attr-defined]
+    listen(searched, say)
     searched.run()
     assert statuses(searched) == ["completed", "pruned", "completed", "completed"]
     assert "trial 1: was cancelled at step 0; it counts as pruned" in searched.lines
@@ -229,7 +234,7 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(tmp_path: Path, monke
         if line == "trial 0: runs on node1 as SLURM job 1":
             cluster.jobs.clear()
 
-    searched.runner.say = searched.say = searched.endings.say = say  # type: ignore[attr-defined]
+    listen(searched, say)
     searched.run()
     why = "trial 0: failed: SLURM job 1 left the queue and did not say why; it is started again"
     assert why in searched.lines
@@ -264,7 +269,7 @@ def test_later_refusals_and_silence_are_waited_out(tmp_path: Path, monkeypatch: 
         elif line.startswith("SLURM does not answer"):
             cluster.is_down = False
 
-    searched.runner.say = searched.say = searched.endings.say = say  # type: ignore[attr-defined]
+    listen(searched, say)
     searched.run()
     assert statuses(searched) == ["completed"] * 4
     assert sum("Not submitted yet: trial 1. dispatch=slurm: too many jobs" in line for line in searched.lines) == 1
