@@ -1,4 +1,4 @@
-"""Launcher: a Hydra-composed experiment launcher for PyTorch. Importing it costs nothing: names load their modules."""
+"""Launcher: a Hydra-composed experiment launcher for PyTorch. A name loads its module only when used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`python -m launcher`, and the `launcher` script: handlers for signals first, since one may come any time."""
+"""`python -m launcher`, and the `launcher` script. Signal handlers are installed before anything slow is imported."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
     prepare_streams()
-    if os.getcwd() not in sys.path:  # as `python -m` has it: a package in the current folder can be a `_target_`
+    if os.getcwd() not in sys.path:  # as under `python -m`: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if sys.argv[1:2] == ["init"]:
         from launcher.cli.init import main as init
@@ -28,7 +28,7 @@ def main() -> None:
 
         return print_help()
     if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what only prints ends with its reader
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a command that only prints ends when its reader does
     from launcher.cli.main import main as run
 
     try:

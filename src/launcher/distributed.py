@@ -1,4 +1,4 @@
-"""For code of your own with several ranks: who this process is, joining a process group, and agreeing on values.
+"""Ranks in your own code: this process's rank, joining a process group, and exchanging values.
 
 device = Ranks.from_env().device
 join(device)

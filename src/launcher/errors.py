@@ -14,7 +14,7 @@ class ConfigError(Exception):
 
 
 def config_error(error: BaseException) -> ConfigError | None:
-    """The ConfigError that an exception is or was raised from: Hydra wraps what a constructor raises."""
+    """The ConfigError that `error` is, or was raised from, since Hydra wraps exceptions of constructors."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__

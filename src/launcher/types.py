@@ -14,5 +14,5 @@ PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Size = Annotated[float, Ge(0)] | Literal["auto"]
-"""A number of values, which may be written 5e8; auto leaves it to the library."""
+"""A number of values, which may be written as 5e8; auto: the library chooses."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]

@@ -131,14 +131,14 @@ INCIDENTS = [  # the longest start first
         overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=1"],
         reason="timed out, requeued",
     ),
-    Incident("power cut", cut_power, outcome="killed", reason="without a word", lossless=False),
+    Incident("power cut", cut_power, outcome="killed", reason="without recording why", lossless=False),
     Incident(
         "daemon lost",
         lose_daemon,
         nodes=2,
         overrides=["tracker.pace.seconds=1"],
         outcome="killed",
-        reason="without a word",
+        reason="without recording why",
         lossless=False,
     ),
     Incident(

@@ -24,7 +24,7 @@ from launcher.run.folder import RunFolder, checkpoint_steps
 from launcher.run.lock import RunLock
 from launcher.run.logs import setup_logging
 from launcher.run.provenance import code_state
-from launcher.run.ranks import Ranks, broadcast, on_main, tell_failure, told_failure
+from launcher.run.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.run.record import Outcome, RunRecord
 from launcher.trackers.base import build_trackers
 from launcher.trackers.process import FollowerProcess
@@ -47,7 +47,7 @@ def train(config: DictConfig) -> dict[str, Any] | None:
     try:
         trainer = build_trainer(config, folder, [recorder])
     except Exception as error:
-        tell_failure(error)
+        report_failure(error)
         if lock is not None and config_error(error) is None:
             record_failure(error, config, folder, lock, ranks)
         raise
@@ -178,7 +178,8 @@ def end_attempt(record: RunRecord, outcome: Outcome, step: int, **details: Any) 
 def end_failed(record: RunRecord, error: BaseException, step: int) -> None:
     code = 1 if config_error(error) is None else 2
     error = unwrapped(error)
-    reason = told_failure() or f"{type(error).__name__}: {error}"  # another rank's, if this error only follows from it
+    # Another rank's error, if this one only follows from it.
+    reason = reported_failure() or f"{type(error).__name__}: {error}"
     if code == 1:
         logger.error("Failed at step %d: %s", step, reason)
     end_attempt(record, "failed", step, exit_code=code, reason=reason[:500])
@@ -193,7 +194,7 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
         except signals.Stop:
             raise
         except BaseException as error:
-            tell_failure(error)
+            report_failure(error)
             if config_error(error) is None:
                 logger.exception("Failed")
             raise
@@ -216,7 +217,7 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
             logger.info(line)
         raise
     except BaseException as error:
-        tell_failure(error)
+        report_failure(error)
         if config_error(error) is not None and not trainer.is_training and not was_queued:
             record.withdraw_attempt()
         else:

@@ -64,15 +64,15 @@ IGNORED = -100
 
 
 def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(input, target), each [B, T]: of a mapping its `input_ids`, and its `labels` one token further on."""
+    """(input, target), each [B, T]. For a mapping: `input_ids`, and `labels` shifted by one token."""
     if not isinstance(batch, Mapping):
         return batch
     return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def same_document(batch: TokenBatch) -> torch.Tensor | None:
-    """Which earlier tokens each token may see, bool [B, 1, T, T]: its document starts where `position_ids` is 0. None:
-    all of them."""
+    """The attention mask, bool [B, 1, T, T], for several documents in a row: one starts where `position_ids` is 0.
+    None: each token sees all earlier ones."""
     if not isinstance(batch, Mapping) or "position_ids" not in batch:
         return None
     document = (batch["position_ids"] == 0).cumsum(1)
@@ -95,7 +95,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
-    """The records from which an evaluation computes further metrics; none in training."""
+    """The records for evaluation metrics; empty in training."""
     return {} if model.training else {"logits": logits, "targets": targets}
 
 

@@ -38,7 +38,7 @@ class GPT(Model):
         ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, rounded up to `multiple_of`. Its three
             matrices then have as many parameters as two of width 4 dim.
         multiple_of: see `ffn_dim`.
-        dropout: of the embedding, the attention weights and what each block adds to the residual stream (Radford et
+        dropout: for the embedding, the attention weights and what each block adds to the residual stream (Radford et
             al. 2018). The fastest attention kernels do not support dropout, so any dropout costs time.
         rope_theta: base of the rotary wavelengths.
         tie_embeddings: the output layer uses the embedding's matrix.
@@ -105,8 +105,8 @@ class GPT(Model):
 
         Args:
             batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens; targets of -100 do
-                not count. Or a mapping with `input_ids` and `labels`, both [B, T]; with `position_ids` that start at 0
-                for each of several documents, which then do not see each other.
+                not count. Or a mapping with `input_ids` and `labels`, both [B, T], and optionally `position_ids`, which
+                start at 0 for each document: documents do not see each other.
         Returns:
             The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
         """
@@ -124,7 +124,7 @@ class GPT(Model):
         """Scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
         Args:
-            mask: what each token may see, bool [B, 1, T, T]; None: all earlier tokens.
+            mask: the tokens that each token sees, bool [B, 1, T, T]; None: all earlier ones.
         Raises:
             ValueError: T is more than seq_len.
         """

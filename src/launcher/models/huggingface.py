@@ -21,19 +21,19 @@ WRITES_TEXT = ("causal_lm", "seq2seq_lm")
 class HuggingFaceModel(Model):
     """Any model of transformers for one of these tasks.
 
-    A batch is a mapping with `labels`, and the loss the model's own (`model(**batch).loss`); or a tuple: `(input, next
-    tokens)` for task causal_lm, `(input, labels)` for the others. Labels of -100 do not count.
+    A batch is a mapping with `labels`, for which the model computes its loss (`model(**batch).loss`); or a tuple:
+    `(input, next tokens)` for task causal_lm, `(input, labels)` for the others. Labels of -100 do not count.
 
     Args:
         task: the kind of model: AutoModelForCausalLM, AutoModelForSequenceClassification, ...
         pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
-        config: without `pretrained` a model to build with new weights: `model_type` and arguments of its configuration
+        config: without `pretrained`, a model to build with new weights: `model_type` and arguments of its configuration
             class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`: settings to change, e.g. {attn_pdrop: 0}.
         vocab_size: number of token values in the data; also the size of a model built from a `config` without one.
         seq_len: longest input of the data; refused if the model does not support it.
-        num_labels: classes of a classifier. If a pretrained one has another number, its last layer is new.
+        num_labels: classes of a classifier. If the pretrained model has another number, its last layer is replaced.
         lora: train adapters instead of all weights; with `pretrained` only.
-        gradient_checkpointing: compute activations again in the backward pass instead of keeping them.
+        gradient_checkpointing: recompute activations in the backward pass instead of storing them.
     Raises:
         ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
             fit the model.
@@ -61,8 +61,8 @@ class HuggingFaceModel(Model):
         if pretrained is None:
             if config is None:
                 raise ConfigError(
-                    "model.pretrained: needs a folder or a name, e.g. model.pretrained=gpt2, or model.config a "
-                    "model_type for new weights."
+                    "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for new weights, "
+                    "model.config.model_type."
                 )
             self.model = transformers_models.from_config(task, transformers_models.plain(config), vocab_size, labels)
         else:
@@ -111,10 +111,7 @@ class HuggingFaceModel(Model):
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def _own_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Records]:
-        labels = batch.get("labels")
-        if labels is None:
-            keys = ", ".join(map(str, batch)) or "nothing"
-            raise ConfigError(f"data: a batch for model.task={self.task} needs `labels`; this one has {keys}.")
+        labels = self._labels(batch)
         count = self.num_targets(batch)
         # transformers divides by the number of labels: without any, the loss would be NaN
         some = labels.masked_fill(count == 0, 0)
@@ -141,23 +138,28 @@ class HuggingFaceModel(Model):
         return scores
 
     def num_targets(self, batch: Batch) -> Tensor:
-        if not isinstance(batch, Mapping):
-            labels = batch[1]
-        else:
-            labels = batch.get("labels", torch.empty(0))
-            if self.task == "causal_lm":
-                labels = labels[:, 1:]  # the first token is not predicted
-        return torch.tensor(labels.numel()) if labels.is_floating_point() else count_targets(labels)
+        labels = self._labels(batch) if isinstance(batch, Mapping) else batch[1]
+        if isinstance(batch, Mapping) and self.task == "causal_lm":
+            labels = labels[:, 1:]  # the first token is not predicted
+        if labels.is_floating_point():
+            return torch.full((), labels.numel(), device=labels.device)
+        return count_targets(labels)
+
+    def _labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        if batch.get("labels") is None:
+            keys = ", ".join(map(str, batch)) or "nothing"
+            raise ConfigError(f"data: a batch for model.task={self.task} needs `labels`; this one has {keys}.")
+        return batch["labels"]
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """transformers' own rule for the architecture; pretrained weights stay as they are."""
+        """Initialize as transformers does for the architecture; pretrained weights are kept."""
         if self.has_pretrained_weights:
             return
         for module in self.model.modules():
             # transformers marks modules as initialized by the constructor, which on the meta device drew nothing
             module.__dict__.pop("_is_hf_initialized", None)
-        self.model.tie_weights()  # the allocation on the device has separated tied parameters
+        self.model.tie_weights()  # allocation on the device separates tied parameters
         self.model.init_weights()
 
     @classmethod
@@ -173,12 +175,12 @@ class HuggingFaceModel(Model):
         transformers, adapters merged, and the tokenizer of a pretrained model.
 
         Args:
-            settings: this class's arguments, as the run had them.
-            tensors: this module's, by name.
+            settings: this class's arguments in the run.
+            tensors: this module's tensors, by name.
             extra: this module's extra state, by the name of the submodule.
-            max_shard_size: of a file, e.g. 5GB.
+            max_shard_size: largest size of a file, e.g. 5GB.
         Returns:
-            The arguments with which this class takes the written weights.
+            The arguments of this class that load the written weights.
         """
         pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
@@ -198,7 +200,7 @@ class HuggingFaceModel(Model):
         return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """The layers that transformers does not divide."""
+        """The layers that transformers keeps whole (`_no_split_modules`); else those of the longest list."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)
@@ -219,8 +221,8 @@ def _changes(config: Any) -> dict[str, Any]:
     changes = {} if config is None else transformers_models.plain(config)
     if "model_type" in changes:
         raise ConfigError(
-            "model.pretrained: model.config.model_type is set too, and pretrained weights have their own architecture, "
-            "so it should be one of the two and not both; use model=pretrained."
+            "model.pretrained: model.config.model_type is set too, but pretrained weights have their own architecture; "
+            "set only one of the two, e.g. with model=pretrained."
         )
     return changes
 

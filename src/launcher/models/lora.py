@@ -13,10 +13,10 @@ from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
 class Lora:
     """
     Args:
-        r: rank of the adapters; 0: none, all weights are trained.
-        alpha: their output is multiplied by alpha / r.
-        dropout: of their input.
-        target_modules: names of layers that get one, or `all-linear`; None: peft's choice for the architecture.
+        r: rank of the adapters; 0: no adapters, all weights are trained.
+        alpha: an adapter's output is multiplied by alpha / r.
+        dropout: for an adapter's input.
+        target_modules: names of the layers to adapt, or `all-linear`; None: peft's choice for the architecture.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Lora:
         """The model with adapters. They and the task's own layers (a classifier) are trained; the rest is frozen.
 
         Raises:
-            ConfigError: peft is not installed, or knows no layers for them.
+            ConfigError: peft is not installed, or does not know which layers to adapt.
         """
         try:
             import peft
@@ -41,7 +41,7 @@ class Lora:
                 f"model.lora.r={self.r}: needs the package peft; pip install 'torch-launcher[peft]'."
             ) from error
         names = self.target_modules
-        settings = peft.LoraConfig(  # a fraction is as good an alpha as a whole number
+        settings = peft.LoraConfig(  # peft annotates alpha as an int, but takes any number
             r=self.r, lora_alpha=self.alpha, lora_dropout=self.dropout,
             target_modules=names if names is None or isinstance(names, str) else list(names),
             modules_to_save=_heads(model) or None,
@@ -54,7 +54,7 @@ class Lora:
 
 
 def _heads(model: Any) -> list[str]:
-    """The layers beside the pretrained part, which a task adds; an output layer over the vocabulary is pretrained."""
+    """Names of the layers that the task has added. An output layer over the vocabulary is part of pretrained models."""
     output = model.get_output_embeddings()
     return [
         name
@@ -68,7 +68,7 @@ class FrozenWeights(nn.Module):
 
     Args:
         owner: the module whose `state_dict` leaves them out.
-        name: of the pretrained model, for messages.
+        name: the pretrained model's, for messages.
     """
 
     def __init__(self, owner: nn.Module, name: str):

@@ -1,4 +1,4 @@
-"""Any module that maps inputs to predictions, with one of three losses; or that returns its loss for a dict batch."""
+"""Any module that maps inputs to predictions, with one of three losses, or that returns its loss for a dict batch."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -86,7 +86,7 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """Of a mapping: its integer `labels` that are not -100."""
+        """For a mapping: the number of integer `labels` that are not -100; None without such labels."""
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
             return count_targets(labels) if isinstance(labels, Tensor) and not labels.is_floating_point() else None

@@ -26,9 +26,9 @@ CLASSES = {
     "token_classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
     "image_classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
 }  # fmt: skip
-"""By task: the class that builds its models, and the table of those it knows."""
+"""By task: the class that builds its models, and the table of the architectures it supports."""
 HUB_SECONDS = 10
-"""How long the hub may take to answer before anything is downloaded."""
+"""How long the hub may take to answer the check before a download."""
 
 
 def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None) -> Any:
@@ -37,9 +37,9 @@ def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num
     Args:
         settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes (`n_layer`, `n_head`,
             `n_embd`) are translated for other architectures.
-        vocab_size, num_labels: for settings that are not there.
+        vocab_size, num_labels: used where the settings do not have them.
     Raises:
-        ConfigError: there is no such architecture or setting, or it cannot be built.
+        ConfigError: there is no such architecture or setting, or the model cannot be built.
     """
     transformers = library()
     class_name, table = CLASSES[task]
@@ -76,7 +76,7 @@ def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
-    """Standard names for GPT-2's, where the architecture does not have GPT-2's; unknown nulls are left out."""
+    """Replace GPT-2's names by the standard ones that the architecture has, in place; unknown nulls are removed."""
     standard_names = {own: standard for standard, own in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
         if standard_names.get(key) in names:
@@ -90,11 +90,11 @@ def _example(known: Mapping[str, Any]) -> str:
 
 
 def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
-    """A model with the weights of a folder or of the hub, in float32: `precision` chooses the format of computing.
+    """A model with the weights of a folder or of the hub, in float32; `precision` chooses what it computes in.
 
     Args:
         changes: settings that differ from the stored configuration.
-        num_labels: classes of the head; one with another number has new weights.
+        num_labels: classes of the head. A stored head with another number is replaced by one with new weights.
     """
     automatic = getattr(library(), CLASSES[task][0])
     if num_labels is not None:
@@ -105,7 +105,7 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
 
 
 def from_stored_config(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
-    """The model of a pretrained one's configuration, with new weights."""
+    """A model with the configuration of a pretrained one, and new weights."""
     transformers = library()
     if num_labels is not None:
         changes = {"num_labels": num_labels, **changes}
@@ -121,13 +121,13 @@ def copy_tokenizer(name: str, folder: Path) -> None:
         try:
             _load(name, getattr(transformers, kind).from_pretrained).save_pretrained(str(folder))
             return
-        except Exception as failure:  # of many kinds: there is none, or it needs another package
+        except Exception as failure:  # of any type: there is no such file, or it needs another package
             error = error or failure
     logger.warning("The export has no tokenizer: %s.", reason(error or ConfigError(name)))
 
 
 def _load(name: str, load: Callable[[str], Any]) -> Any:
-    """`load(place)` for a folder; for a name on the hub from its cache, and only then over the network.
+    """Call `load` with a folder. For a name on the hub, its cache is tried before the network.
 
     Raises:
         ConfigError: there is no such folder or name, or the hub cannot be reached.
@@ -142,7 +142,7 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
             try:
                 return load(cached)
             except OSError:
-                pass  # not all of its files
+                pass  # the cache has only some of the files
         _check_hub(name)
         return load(name)
     except (OSError, ValueError, TypeError) as error:
@@ -150,7 +150,8 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
 
 
 def _cached(name: str) -> str | None:
-    """The folder of the hub's cache that has this model. Its `local_files_only` still asks the hub for adapters."""
+    """This model's folder in the hub's cache; None: it is not there. (`local_files_only` of transformers still asks the
+    hub for adapters.)"""
     from huggingface_hub import try_to_load_from_cache
 
     file = try_to_load_from_cache(name, "config.json")
@@ -158,7 +159,7 @@ def _cached(name: str) -> str | None:
 
 
 def _check_hub(name: str) -> None:
-    """Ask once: the hub's own client would try for a minute.
+    """Check that the hub answers: its own client would retry for a minute.
 
     Raises:
         ConfigError: no answer.
@@ -176,8 +177,8 @@ def _check_hub(name: str) -> None:
             reason = f"{url} cannot be reached ({getattr(error, 'reason', error)})"
     if reason is not None:
         raise ConfigError(
-            f"model.pretrained={name}: is no folder here and not in the cache of the hub, and {reason}; give a folder "
-            "of save_pretrained, or download it first (hf download)."
+            f"model.pretrained={name}: is not a folder here and not in the hub's cache, and {reason}; use a folder "
+            "written by save_pretrained, or download the model first (hf download)."
         )
 
 
@@ -198,7 +199,7 @@ def library() -> Any:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A node of a configuration as a dictionary; a name as its `model_type`."""
+    """A configuration node as a dictionary; a bare name becomes `model_type`."""
     if OmegaConf.is_config(config):
         config = OmegaConf.to_container(config, resolve=True)
     return dict(config) if isinstance(config, Mapping) else {"model_type": config}

@@ -8,10 +8,10 @@ from launcher.errors import ConfigError
 
 
 def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True) -> bool | None:
-    """What to pass on as `fused`; torch itself finds out at the first step only.
+    """The argument `fused` for a torch optimizer, which itself would fail only at the first step.
 
     Args:
-        takes_sharded: the kernel works on the pieces of sharded parameters too, as those of Adam and AdamW do.
+        takes_sharded: the kernel supports sharded parameters, as those of Adam and AdamW do.
     Raises:
         ConfigError: it is required but not supported.
     """
@@ -22,7 +22,7 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
     if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
         if wanted:
             raise ConfigError(
-                "optimizer.fused=true: this optimizer's fused kernel takes no sharded parameters; take "
+                "optimizer.fused=true: this optimizer's fused kernel does not support sharded parameters; use "
                 "optimizer.fused=null, or strategy=ddp."
             )
         return None
@@ -32,7 +32,7 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
     if wanted:
         raise ConfigError(
             f"optimizer.fused=true: torch {torch.__version__} has no fused kernel for {missing.dtype} on "
-            f"{missing.device.type}; take optimizer.fused=null, which uses it where it can be had."
+            f"{missing.device.type}; use optimizer.fused=null, which uses the kernel where it is supported."
         )
     return None
 
@@ -40,7 +40,7 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
 def fused_devices() -> list[str]:
     """Kinds of devices that have fused Adam, AdamW and SGD."""
     try:
-        # No public name says it; without this one, what torch 2.6 had.
+        # There is no public function for this. Where torch has moved it: the devices of torch 2.6.
         from torch.utils._foreach_utils import _get_fused_kernels_supported_devices as devices
     except ImportError:
         return ["cuda", "cpu"]

@@ -10,13 +10,13 @@ from torch.optim import Optimizer
 class MuonAdamW(Optimizer):
     """`torch.optim.Muon` and `torch.optim.AdamW` as one optimizer.
 
-    Its `param_groups` are the groups of both, the very same dictionaries, and all three share one `state`. So a
-    scheduler, a gradient scaler, `state_dict` and whoever saves state by parameter see an ordinary optimizer.
+    Its `param_groups` are the groups of both, as the same dictionary objects, and all three share one `state`. So
+    schedulers, gradient scalers, `state_dict` and code that saves state by parameter see an ordinary optimizer.
 
     Args:
         muon_groups: parameter groups of matrices; may be empty.
         adamw_groups: the other parameter groups; may be empty.
-        muon, adamw: what the two are made with.
+        muon, adamw: further arguments of the two optimizers.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class MuonAdamW(Optimizer):
         return {**super().__getstate__(), "_parts": self._parts}  # copy and pickle
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """`load_state_dict` ends here, with groups and state of its own making."""
+        """The end of `load_state_dict`, which has replaced groups and state."""
         super().__setstate__(state)
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Groups are fixed: it is unknown which of the two should take a new one.
+        """Not supported: it is not known which of the two optimizers should get a new group.
 
         Raises:
             RuntimeError: after construction.
         """
         if len(self.param_groups) == sum(len(part.param_groups) for part in self._parts):
-            raise RuntimeError("MuonAdamW takes no further parameter groups.")
+            raise RuntimeError("MuonAdamW does not support adding parameter groups.")
         super().add_param_group(param_group)
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
-"""Optimizer factories: called with the model, so that they can tell norms, biases and embeddings from the rest.
+"""Optimizer factories. They are called with the model, so that they can treat norms, biases and embeddings separately.
 
-A configuration may as well name any optimizer class (`_target_: torch.optim.RMSprop`): one whose first argument is not
-`model` is called with the trainable parameters.
+A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`): if its first argument is not
+`model`, it is called with the trainable parameters.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def adamw(
     Args:
         betas: decay of the first and second moment.
         no_decay: parameters without weight decay: "norms", "biases", "embeddings"; None: norms and biases.
-        fused: one kernel for all parameters; None: where their device has it.
+        fused: one kernel for all parameters; None: where the device supports it.
     Raises:
         ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` is not supported.
     """
@@ -119,8 +119,8 @@ def muon(
 ) -> Optimizer:
     """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for hidden matrices, AdamW for the rest.
 
-    Muon's update is made as large as AdamW's usually is (Liu et al. 2025, arXiv:2502.16982), so that learning rate and
-    weight decay can be taken over from AdamW.
+    Muon's update is scaled to the usual size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that AdamW's learning
+    rate and weight decay can be used.
 
     Args:
         lr: learning rate; of the matrices only, if `adamw_lr` is set.
@@ -129,11 +129,12 @@ def muon(
         adamw_lr: learning rate of the rest; None: `lr`.
         betas, eps, fused: of AdamW, as are the groups of `no_decay`.
     Raises:
-        ConfigError: this torch has no Muon (2.9 and later have), or as `adamw`.
+        ConfigError: this torch has no Muon (it is in 2.9 and later), or as `adamw`.
     """
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError(
-            f"optimizer=muon: torch {torch.__version__} has no Muon; it needs torch 2.9 or later, or optimizer=adamw."
+            f"optimizer=muon: torch {torch.__version__} has no Muon; install torch 2.9 or later, or use "
+            "optimizer=adamw."
         )
     matrices = {id(p) for p in hidden_matrices(model)}
     groups = [{"name": "muon", "params": [p for p in model.parameters() if id(p) in matrices]}]

@@ -15,12 +15,12 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 class Precision:
     """fp32, tf32 (fp32 with TensorFloat-32 matrix products on CUDA), bf16 or fp16.
 
-    Parameters and optimizer state stay fp32; bf16 and fp16 are autocast or, where a strategy has one, its policy.
+    Parameters and optimizer state stay fp32. bf16 and fp16 use autocast, or the strategy's own mixed precision.
 
     Args:
         name: the format.
-        init_scale: fp16 alone: the first loss scale.
-        growth_interval: fp16 alone: steps without overflow until the scale doubles.
+        init_scale: fp16 only: the first loss scale.
+        growth_interval: fp16 only: steps without overflow until the scale doubles.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Precision:
         return max_retries is not None and not self.needs_scaler
 
     def setup(self, device: torch.device) -> None:
-        """Apply what is global to the process.
+        """Apply the settings that are global to the process.
 
         Raises:
-            ConfigError: the device cannot do it.
+            ConfigError: the device does not support the format.
         """
         if self.name == "tf32" and device.type != "cuda":
-            raise ConfigError(f"precision=tf32: a {device.type} device has no TensorFloat-32; take precision=fp32.")
+            raise ConfigError(f"precision=tf32: a {device.type} device has no TensorFloat-32; use precision=fp32.")
         if self.name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise ConfigError("precision=bf16: this GPU has no bf16; take precision=fp16 or fp32.")
+            raise ConfigError("precision=bf16: this GPU has no bf16; use precision=fp16 or fp32.")
         torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")
         if device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = self.name == "tf32"
@@ -64,7 +64,7 @@ class Precision:
         return torch.autocast(device.type, dtype=self.dtype)
 
     def scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        """Enabled for fp16 alone: bf16 has fp32's range."""
+        """Enabled only for fp16: bf16 has fp32's range."""
         return torch.amp.GradScaler(
             device.type,
             init_scale=self.init_scale,

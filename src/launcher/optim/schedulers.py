@@ -9,9 +9,9 @@ changes nothing) and which reaches 1 at s = W, as in nanoGPT's and torchtitan's 
 Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N, one step after the
 last; beyond N the rate stays there.
 
-W is `warmup_steps`, or `warmup_ratio` of max_steps; one excludes the other. If neither is given (None), W is a
-twentieth of max_steps: AdamW's second moments mean little in its first steps, and damage there is not repaired
-(Ma and Yarats 2021, arXiv:1910.04209). `warmup_steps=0` is no warm-up.
+W is `warmup_steps`, or `warmup_ratio` of max_steps; only one may be set. If neither is (None), W is a twentieth of
+max_steps: AdamW's second moments mean little in its first steps, and damage there is not repaired (Ma and Yarats 2021,
+arXiv:1910.04209). `warmup_steps=0`: no warm-up.
 """
 
 import math
@@ -76,7 +76,7 @@ def constant_with_warmup(
     warmup_steps: NonNegativeInt | None = None,
     warmup_ratio: Fraction | None = None,
 ) -> LambdaLR:
-    """The warm-up, then 1. `max_steps` matters to the warm-up alone.
+    """The warm-up, then 1. `max_steps` is used for the warm-up only.
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.
@@ -108,7 +108,7 @@ def wsd(
     if warmup + decay_steps > max_steps:
         raise ConfigError(
             f"scheduler.decay_ratio={decay_ratio}: {decay_steps} steps of decay and {warmup} of warm-up are more than "
-            f"the {max_steps} there are; take scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
+            f"the run's {max_steps} steps; use scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
     return LambdaLR(optimizer, wsd_factor(max_steps, warmup, decay_steps, decay, min_lr_ratio))
 
@@ -121,7 +121,7 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     """
     if fault := warmup_fault(steps, ratio, total):
         raise ConfigError(str(fault))
-    # the summand: 0.29 * 100 is 28.999999999999996
+    # plus 1e-9: 0.29 * 100 is 28.999999999999996
     return steps or int((ratio or 0.0) * total + 1e-9)
 
 

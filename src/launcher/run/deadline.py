@@ -1,9 +1,9 @@
 """Forced exit: after a signal, a process that makes no progress ends itself.
 
 A main thread that hangs in a collective runs no Python, and so no handler of `launcher.run.signals`. A second thread
-learns of signals through the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process
-after the grace period without progress: a rank whose peers are gone, a data source that hangs, a driver that does not
-return. Where a scheduler would kill the process, it ends it shortly before. The last checkpoint stays valid.
+reads signals from the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process after a
+grace period without progress: the rank's peers are gone, a data source hangs, a driver does not return. If a scheduler
+is about to kill the process, it ends it shortly before. The last checkpoint stays valid.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ CODE = 1
 REPORT_TIMEOUT = 30.0
 """Seconds that the callbacks may take: a hanging disk may be the cause."""
 ASK_AGAIN = 2.0
-"""Seconds before a scheduler that did not know the end is asked again."""
+"""Seconds until a scheduler that did not know the job's end is asked again."""
 
 Callback = Callable[[int, str], None]
 
@@ -53,8 +53,8 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """From now on, end this process after a signal: after `grace` seconds without progress (None: never), and after
-    `seconds_left()` in any case, which asks a scheduler when it will kill this process (None: not known).
+    """From now on, end this process after a signal: once `grace` seconds pass without progress (None: never), and at
+    the latest after `seconds_left()`, which asks a scheduler when it will kill this process (None: not known).
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
@@ -86,8 +86,8 @@ def progress(ahead: float = 0.0) -> None:
 
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
-    """Inside, a forced exit first calls `callback(signum, reason)`, in another thread; the newest callback first. The
-    signal is 0 if there was none."""
+    """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread, the newest callback
+    first. `signum` is 0 if there was no signal."""
     _state.callbacks.append(callback)
     try:
         yield
@@ -126,7 +126,7 @@ def _check() -> float | None:
         return None
     pause = None
     if limits.seconds_left is not None and _state.asks:
-        left = limits.seconds_left()  # may take long, and `disarm` be called meanwhile
+        left = limits.seconds_left()  # may take long; `disarm` may be called meanwhile
         _state.asks = left is None
         if left is None:
             pause = ASK_AGAIN
@@ -149,8 +149,8 @@ def _exit(reason: str) -> NoReturn:
 
 
 def force_exit(reason: str) -> NoReturn:
-    """End this process at once, from any thread: print where the main thread is and call what `on_forced_exit` has
-    registered."""
+    """End this process at once, from any thread: print where the main thread is, and run the `on_forced_exit`
+    callbacks."""
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()
     reporter.join(REPORT_TIMEOUT)

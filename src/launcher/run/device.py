@@ -6,17 +6,18 @@ from launcher.errors import ConfigError
 
 
 def device_type(wanted: str = "auto") -> str:
-    """`auto` is cuda, then mps, then cpu; anything else must be there.
+    """`auto` is the first that is available of cuda, mps and cpu.
 
     Raises:
-        ConfigError: the device asked for is not available.
+        ConfigError: another device is wanted and not available.
     """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    is_available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [name for name in is_available if is_available[name]]
     if wanted == "auto":
-        return next(name for name, is_here in available.items() if is_here)
-    if not available.get(wanted, False):
-        names = ", ".join(name for name, is_here in available.items() if is_here)
-        raise ConfigError(f"device={wanted}: not available on this machine; take device=auto or one of: {names}.")
+        return available[0]
+    if wanted not in available:
+        names = ", ".join(available)
+        raise ConfigError(f"device={wanted}: not available on this machine; use device=auto or one of: {names}.")
     return wanted
 
 
@@ -33,9 +34,9 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
     if local_rank >= count:
         raise ConfigError(
             f"dispatch.nproc: rank {local_rank} of this machine has no GPU of its own ({count} visible); "
-            f"take dispatch.nproc={count} or device=cpu."
+            f"use dispatch.nproc={count} or device=cpu."
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    torch.cuda.init()  # or the generator would not be among those whose state is kept
+    torch.cuda.init()  # else the state of its generator would not be saved
     return device

@@ -38,7 +38,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def fsync_file(path: Path, flags: int = 0) -> None:
-    """Make a file durable that was written elsewhere."""
+    """Make durable a file that was written elsewhere."""
     fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)

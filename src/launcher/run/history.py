@@ -1,4 +1,4 @@
-"""The course of a run, read from its metrics.jsonl, and numbers as a small picture in text."""
+"""The course of a run, read from its metrics.jsonl, and sparklines."""
 
 import json
 import math
@@ -11,8 +11,9 @@ from launcher.run.folder import RunFolder
 
 DECODE = json.JSONDecoder().raw_decode
 SMALL = 1 << 16
-"""A larger file is read in places, where a few values are enough."""
+"""Bytes. Of a larger file, only a few places are read where a few values are enough."""
 PLACE = 1 << 12
+"""Bytes read at each of these places."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16
 WIDE_RANGE = 1000.0
@@ -31,7 +32,7 @@ class Curve:
         left out.
 
         Args:
-            log: average the logarithms, for a logarithmic scale; values that have none are left out.
+            log: average the logarithms, for a logarithmic scale; values without one are left out.
         """
         mean = total = 0.0
         result = Curve()
@@ -43,13 +44,13 @@ class Curve:
         return result
 
     def thinned(self, most: int) -> "Curve":
-        """At most this many points, evenly chosen; the first and the last are among them."""
+        """At most this many points, evenly spaced; the first and the last are kept."""
         places = evenly(len(self.x), most)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most this many of `count` positions, evenly chosen; the first and the last are among them."""
+    """At most `most` of `count` positions, evenly spaced; the first and the last are kept. `most` is at least 2."""
     if count <= most:
         return list(range(count))
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
@@ -128,7 +129,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            row = _loads(line.decode())  # of bytes json would guess the encoding
+            row = _loads(line.decode())  # json would guess the encoding of bytes
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -136,7 +137,7 @@ def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _loads(text: str) -> Any:
-    """As `json.loads`, in half the time for a line as runs write it: an object without spaces around it."""
+    """As `json.loads`, but twice as fast for an object without spaces around it, which is how runs write a line."""
     if text.startswith("{"):
         row, end = DECODE(text)
         if text[end:] in ("\n", ""):
@@ -145,7 +146,7 @@ def _loads(text: str) -> Any:
 
 
 def short_rows(path: Path) -> list[dict[str, Any]] | None:
-    """The lines of a metrics.jsonl that is read as a whole; None for a large one, or none."""
+    """All lines of a small metrics.jsonl; None if it is large or does not exist."""
     try:
         return list(read_rows(path)) if path.stat().st_size <= SMALL else None
     except OSError:

@@ -1,4 +1,4 @@
-"""Who holds the lock of a run folder, and whether that process lives."""
+"""Who holds the lock of a run folder, and whether that process is alive."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from launcher.run.process import process_space, process_start
 from launcher.run.provenance import slurm_job_id
 from launcher.run.record_format import iso
 
-SILENCE = 30.0  # seconds without one after which a holder elsewhere is dead
+SILENCE = 30.0  # seconds without a heartbeat after which a holder on another machine counts as dead
 HELD = "is on this run"
 """In the sentence that refuses a second process on a run."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. `space` tells where `pid` means something (see `process_space`)."""
+    """Who holds a lock. `space` identifies the process table that `pid` belongs to (see `process_space`)."""
 
     token: str
     host: str
@@ -32,7 +32,7 @@ class Holder:
 
     @classmethod
     def current(cls) -> "Holder":
-        """This process, under a token of its own."""
+        """This process, with a new token."""
         pid = os.getpid()
         return cls(
             token=uuid.uuid4().hex,
@@ -49,7 +49,7 @@ class Holder:
         return self.host == socket.gethostname() and self.space == process_space()
 
     def is_alive(self) -> bool:
-        """Whether a local holder's process runs still. For one elsewhere only the heartbeat can tell."""
+        """Whether a local holder's process still runs. For one on another machine, only the heartbeat shows that."""
         started = process_start(self.pid)
         return started is not None and started == self.started
 
@@ -59,14 +59,15 @@ class Holder:
 
 
 def is_earlier_start(held: Holder) -> bool:
-    """Whether the holder belongs to an earlier start of this SLURM job. SLURM starts a job again only when it holds the
-    earlier start for ended; after the loss of a node that may be wrong, but then it is the new one that counts."""
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job only once it considers the
+    earlier start ended. After the loss of a node that may be wrong, but then the new start is the one that counts."""
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Whether a live process is on the run, by one look: a holder elsewhere by its heartbeat's age."""
+    """Whether a live process is on the run, without waiting: a holder on another machine is judged by the age of its
+    heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False
@@ -77,9 +78,9 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
 
 
 def held_here(folder: RunFolder) -> Holder | None:
-    """The live process of this machine that is on the run, if there is one.
+    """The live process of this machine that is on the run, if any.
 
-    For refusing early, before the work of building a run. One elsewhere takes a wait to judge (`RunLock.acquire`).
+    For refusing early, before a run is built. Judging a holder on another machine takes a wait (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
     return held if held is not None and held.is_local() and held.is_alive() else None
@@ -95,7 +96,7 @@ def refusal(folder: RunFolder, held: Holder | None) -> str:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who holds the lock at `path`; None if nobody does, or if its file cannot be understood."""
+    """Who holds the lock at `path`; None if nobody does, or if its file cannot be parsed."""
     try:
         data = json.loads(path.read_bytes())
         return Holder(**{field.name: data[field.name] for field in fields(Holder)})
@@ -106,7 +107,7 @@ def read_holder(path: Path) -> Holder | None:
 def last_beat(path: Path) -> float | None:
     """The lock's modification time; None without a lock."""
     try:
-        with open(path, "rb") as file:  # opening makes a network file system ask its server, a bare stat does not
+        with open(path, "rb") as file:  # a network file system asks its server on opening, not on stat
             return os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None

@@ -1,15 +1,14 @@
 """The lock of a run folder: one live process at a time works on a run.
 
-Not filelock's SoftFileLease (4.2): where two PID namespaces share a host name (containers), it takes a live holder's
-lock. A live holder elsewhere is refused, and an unreaped one here replaced, only after the whole lease.
+The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network file
+systems: an atomic hard link creates it complete, and its holder touches it every few seconds.
 
-The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network
-file systems: it appears by an atomic hard link, whole, and its holder touches it every few seconds.
+Is a holder alive? On this machine, if the kernel has a process with its id *and* start time (ids are reused). On
+another machine, only its heartbeat shows that: the holder is alive if the lock's time changes while we watch, and dead
+if it does not for `silence` seconds. Two readings of one file server's clock are compared, never two machines' clocks.
 
-Is a holder alive? On this machine the kernel says so: a process with that id *and* that start time (ids are
-used again). On another machine only its heartbeat speaks: it lives if the lock's time moves while one
-looks, and is dead if the lock stays silent for `silence` seconds. Two readings of one file server's clock
-are compared, never two machines' clocks.
+filelock's SoftFileLease (4.2) does not do: where two PID namespaces share a host name (containers), it takes over a
+live holder's lock. It also waits for the whole lease to refuse a live holder elsewhere, or to replace a zombie here.
 """
 
 import errno
@@ -45,7 +44,7 @@ class RunLock:
     Args:
         beat: seconds between two heartbeats.
         silence: seconds without a heartbeat after which a holder on another machine is dead.
-        on_lost: called with a sentence, in whichever thread notices, once this process may not write to the run.
+        on_lost: called with a sentence, in any thread, once this process must no longer write to the run.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class RunLock:
         """Take the lock, also a dead holder's. For a holder on another machine, this takes up to `silence` seconds.
 
         Raises:
-            ConfigError: it is held, and by whom; or the folder cannot be written.
+            ConfigError: another process holds it, which the sentence names; or the folder cannot be written.
         """
         me = Holder.current()
         with self.folder.being_written():
@@ -116,13 +115,13 @@ class RunLock:
         return current is not None and current.token == self.holder.token
 
     def check(self) -> None:
-        """To be called before every write that commits something. Does nothing before the lock is acquired.
+        """Call this before every write that commits something. Does nothing before the lock is acquired.
 
-        A process that was suspended, or cut off from the file system, is dead to the others: another may have taken the
-        run over, and even completed it. A lock file that was merely removed is put back.
+        A process that was suspended, or cut off from the file system, looks dead to the others: one of them may have
+        taken over the run, and even completed it. A lock file that was merely removed is put back.
 
         Raises:
-            LockLost: the run is not this process's any more, and `on_lost` has returned.
+            LockLost: the run is no longer this process's, and `on_lost` has returned.
         """
         holder = self.holder
         if holder is None:
@@ -178,8 +177,8 @@ class RunLock:
             except OSError as error:
                 logger.warning("%s: no heartbeat: %s.", self.path, error)
 
-    def _lives(self, held: Holder | None, fresh: Path) -> bool:
-        """Whether the holder does. `fresh` is a file made just now: it has the file server's time."""
+    def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
+        """Whether the lock's holder is alive. `fresh` is a new file, which has the file server's present time."""
         if held is not None and held.is_local():
             return held.is_alive()
         if held is not None and is_earlier_start(held):
@@ -205,7 +204,7 @@ class RunLock:
         held = read_holder(self.path)
         if held is None and not os.path.lexists(self.path):
             return False  # released in the meantime
-        if self._lives(held, temporary):
+        if self._is_alive(held, temporary):
             raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
         beat, now = last_beat(self.path), last_beat(temporary)
         if not self._take_over(held, temporary):
@@ -213,20 +212,19 @@ class RunLock:
             return False
         logger.info("Took over the lock of %s, which is gone.", held or "an unknown process")
         if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
-            self.sleep(2 * self.beat)  # it may be alive, and ends once it finds its lock gone
+            self.sleep(2 * self.beat)  # the holder may be alive, and ends once it finds its lock gone
         return True
 
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
         """Replace a dead holder's lock by the file `temporary`; False if another process got there first.
 
-        One process at a time may do so, else two that saw the same dead holder would both win: the slower
-        one's replacement would hit the faster one's fresh lock. The claim for it is a file of the same
-        kind. Its maker keeps it for two system calls only, so one that stays belongs to a process killed
-        between them.
+        One process at a time may do so, else two that saw the same dead holder would both win: the slower one would
+        replace the faster one's new lock. The right to do so is another such file, the claim. A process keeps its claim
+        for two system calls only, so a claim that stays belongs to a process that was killed between them.
         """
         claim = self.path.with_name(f".{self.path.name}.claim")
         if not place(temporary, claim):
-            if not self._claim_lives(claim):
+            if not self._is_claimed(claim):
                 claim.unlink(missing_ok=True)
             return False
         if os.path.lexists(self.path) and read_holder(self.path) == dead:  # a dangling link exists too
@@ -235,7 +233,8 @@ class RunLock:
         claim.unlink(missing_ok=True)
         return False
 
-    def _claim_lives(self, claim: Path) -> bool:
+    def _is_claimed(self, claim: Path) -> bool:
+        """Whether a live process has made the claim."""
         claimant, before = read_holder(claim), last_beat(claim)
         if claimant is not None and claimant.is_local():
             return claimant.is_alive()
@@ -243,7 +242,7 @@ class RunLock:
         return before is None or last_beat(claim) != before
 
     def _sweep(self) -> None:
-        """Remove the files of processes that were killed while they waited for the lock, or while they wrote these."""
+        """Remove the temporary files of processes that were killed while they waited for the lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
             left, written = read_holder(path), last_beat(path)
             is_old = written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
@@ -252,7 +251,7 @@ class RunLock:
 
 
 def place(source: Path, target: Path) -> bool:
-    """Make `target` a file with the content of `source`, whole and at once; False if there is one already."""
+    """Create `target` with the content of `source`, atomically; False if it exists already."""
     try:
         os.link(source, target)
         return True
@@ -261,7 +260,7 @@ def place(source: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
             raise
-    try:  # a file system without hard links: exclusive all the same, though not whole from the first moment
+    try:  # a file system without hard links: still exclusive, but the file is incomplete for a moment
         with open(target, "x") as file:
             file.write(source.read_text())
         return True

@@ -29,7 +29,7 @@ def console() -> Any:
 
 
 class _Terminal(io.TextIOWrapper):
-    """A terminal that may be closed while the run saves (SIGHUP): what can no longer be shown is no error."""
+    """A terminal that may be closed while the run saves (SIGHUP): failed writes to it are ignored."""
 
     def write(self, text: str) -> int:
         try:
@@ -43,7 +43,7 @@ class _Terminal(io.TextIOWrapper):
 
 
 def prepare_streams() -> None:
-    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device, before a file of ours gets
+    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before another file can get
     its number, and a terminal may go away."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -59,8 +59,7 @@ def prepare_streams() -> None:
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """Where the reader of the output closes the pipe (`| head`), the program ends quietly, with the exit code of one
-    that SIGPIPE ends.
+    """If the reader of the output closes the pipe (`| head`), exit quietly, with the exit code that SIGPIPE gives.
 
     Raises:
         SystemExit: the pipe was closed.
@@ -71,7 +70,7 @@ def ending_with_reader() -> Iterator[None]:
     except BrokenPipeError:
         unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
         if not unread:
-            raise  # of another pipe
+            raise  # another pipe broke
         for stream in unread:  # the interpreter flushes them at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
@@ -89,14 +88,14 @@ def is_live_terminal() -> bool:
 
 
 def announce_imports(what: str = "Loading torch") -> None:
-    """One line on a terminal, since the imports that follow take seconds; none if they are done."""
+    """Print one line on a terminal before imports that take seconds; nothing if they are done."""
     if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
         setup_logging(None)
         logging.getLogger("launcher").info("%s.", what)
 
 
 def file_only(logger: logging.Logger, line: str) -> None:
-    """Log a line to the run's file: on the screen a live bar shows the same. Nothing is logged without such a file."""
+    """Log a line to the run's file only, where a live bar shows the same on the screen."""
     if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
         logger.info(line, extra={"file_only": True})
 
@@ -124,7 +123,7 @@ class _TerminalHandler(logging.Handler):
         return text
 
 
-class _Undisturbed:
+class _IgnoresOSErrors:
     """A full disk or a closed pipe must not stop training, nor print a traceback for each line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -132,11 +131,11 @@ class _Undisturbed:
             super().handleError(record)  # type: ignore[misc]
 
 
-class _FileHandler(_Undisturbed, logging.FileHandler):
+class _FileHandler(_IgnoresOSErrors, logging.FileHandler):
     pass
 
 
-class _StreamHandler(_Undisturbed, logging.StreamHandler[TextIO]):
+class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
     pass
 
 
@@ -144,7 +143,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
     """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and warnings to the
     screen. A rank that our own command started leaves the screen to rank 0: its file gets everything it prints.
 
-    Each call replaces the handlers of the one before: every run of a sweep has its own file.
+    Each call replaces the handlers of the previous call: every run of a sweep has its own file.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if getattr(handler, "_of_launcher", False)]:
@@ -169,7 +168,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
 
 
 def _divert(file: Path) -> None:
-    """Send standard output and standard error to a file, those of native code too."""
+    """Send standard output and standard error to a file, including those of native code."""
     sys.stdout.flush()
     sys.stderr.flush()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

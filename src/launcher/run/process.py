@@ -1,4 +1,4 @@
-"""Telling processes apart: process ids are used again, and mean something on one machine only."""
+"""Identifying processes: their ids are reused, and are valid on one machine only."""
 
 import os
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def process_start(pid: int) -> str | None:
-    """The start time that tells process `pid` from a later one of that id; None for none, or a zombie."""
+    """The start time of process `pid`, which tells it from a later process with that id. None: there is no such
+    process, or it is a zombie."""
     if sys.platform == "linux":
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -30,7 +31,7 @@ def process_start(pid: int) -> str | None:
 
 
 def process_space() -> str:
-    """What tells one process table from another of the same host name: the boot and the PID namespace."""
+    """An identifier of this process table, since several may share a host name: the boot and the PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-# Module and distribution of what may change a run's numbers. Named only if imported: not every run uses them.
+# Module and distribution of what may change a run's numbers. Recorded only if imported: not every run uses them.
 VERSIONED = {
     "torch": "torch",
     "hydra": "hydra-core",
@@ -64,7 +64,7 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 def versions(also: Collection[str] = ()) -> dict[str, str]:
     """Versions of Python, this package, and those libraries that may change a run's numbers: the imported ones, and
     those in `also`."""
-    from importlib import metadata  # 0.05 s, for what starts a run alone
+    from importlib import metadata  # 0.05 s, needed only to start a run
 
     result = {"python": sys.version.split()[0]}
     used = {module: name for module, name in VERSIONED.items() if module in sys.modules or module in also}

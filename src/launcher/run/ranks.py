@@ -1,4 +1,4 @@
-"""Ranks: who we are, how we meet, and how all agree on one number without holding up the step."""
+"""Ranks: who this process is, how processes connect, exchange values, and agree on a number without delaying a step."""
 
 import json
 import os
@@ -20,13 +20,13 @@ TIMEOUT = 1800.0
 PARENT = "LAUNCHER_PARENT"
 """In the environment of a rank that the command has started: the id of that process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
-"""Names a listening socket that rank 0 has inherited: no port can be taken between its choice and its use."""
+"""Names a listening socket that rank 0 inherits, so that nobody can take the port before it is used."""
 FAILURE = "launcher/failure"
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all, as torchrun's variables tell; one process when they are absent."""
+    """This process among all, from torchrun's environment variables; one process without them."""
 
     rank: int = 0
     world_size: int = 1
@@ -67,7 +67,7 @@ def world_size() -> int:
     return dist.get_world_size() if is_initialized() else 1
 
 
-# ------------------------------------------------------------------------------------------------ meeting and leaving
+# ------------------------------------------------------------------------------------------------ joining and leaving
 class _Meeting:
     store: Any = None
     groups: int = 0
@@ -81,8 +81,8 @@ _meeting = _Meeting()
 
 
 def store(timeout: float = TIMEOUT) -> Any:
-    """Where the ranks meet: a store of keys and values, which rank 0 serves. It exists before any process group does,
-    and is kept until the process ends."""
+    """The key-value store through which the ranks connect. Rank 0 serves it, from before any process group exists until
+    the process ends."""
     if _meeting.store is None:
         _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
     return _meeting.store
@@ -108,21 +108,21 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
         )
     from torch.distributed.rendezvous import rendezvous
 
-    found, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
-    return found
+    store, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return store
 
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
-    """Become a member of the process group: gloo for what is on the host, NCCL for what is on a GPU. Does nothing where
-    there is a group already, which is its maker's to leave.
+    """Join the process group: gloo for tensors on the host, NCCL for those on a GPU. Does nothing if there is a group
+    already; whoever created it must leave it.
 
     Raises:
-        ConfigError: no group can be had for this device.
+        ConfigError: process groups do not support the device.
     """
     if is_initialized():
         return
     if device.type == "mps":
-        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; take strategy=none or device=cpu.")
+        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; use strategy=none or device=cpu.")
     ranks = Ranks.from_env()
     _meeting.groups += 1
     _meeting.timeout = timeout
@@ -146,14 +146,14 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-# ------------------------------------------------------------------------------------------------------------ telling
+# -------------------------------------------------------------------------------------------------- exchanging values
 def host_group() -> Any:
-    """A new gloo group: its collectives mix with no others, and no device has to wait for them. All ranks make it."""
+    """A new gloo group, whose collectives do not mix with others and wait for no device. All ranks must call this."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
 
 
 def _host_group() -> Any:
-    """The one for what the main threads tell each other."""
+    """The group for values that the main threads exchange."""
     if _meeting.host_group is None:
         _meeting.host_group = host_group()
     return _meeting.host_group
@@ -187,19 +187,19 @@ def maximum(value: int) -> int:
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """In place, on the tensor's device, which the host does not wait for."""
+    """Sum in place, on the tensor's device; the host does not wait."""
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def on_main(act: Callable[[], T]) -> T:
-    """Do something on rank 0 alone; every rank has what came of it, value or error. It needs no process group.
+    """Call `act` on rank 0 only; every rank gets its value or its error. It needs no process group.
 
     Args:
-        act: returns what JSON can hold.
+        act: its value must be representable in JSON.
     Raises:
-        signals.Stop: several ranks, and rank 0 has received a signal: here all can leave together.
+        signals.Stop: there are several ranks, and rank 0 has received a signal: here all can leave together.
         ConfigError: `act` raised it, with the same sentences on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
     """
@@ -213,7 +213,7 @@ def on_main(act: Callable[[], T]) -> T:
             signals.check()
             value = act()
         except BaseException as error:
-            store().set(key, json.dumps(_told(error)))
+            store().set(key, json.dumps(_described(error)))
             raise
         store().set(key, json.dumps(["done", value]))
         return value
@@ -227,8 +227,8 @@ def on_main(act: Callable[[], T]) -> T:
     return answer
 
 
-def _told(error: BaseException) -> list[Any]:
-    """Rank 0's error, as the other ranks report it."""
+def _described(error: BaseException) -> list[Any]:
+    """Rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
         return ["refused", error.sentences]
     if isinstance(error, signals.Stop):
@@ -236,8 +236,8 @@ def _told(error: BaseException) -> list[Any]:
     return ["failed", f"{type(error).__name__}: {error}"]
 
 
-def tell_failure(error: BaseException) -> None:
-    """Let the others know why this rank fails; the first to do so is heard."""
+def report_failure(error: BaseException) -> None:
+    """Publish why this rank fails; only the first report of all ranks is kept."""
     ranks = Ranks.from_env()
     if ranks.world_size == 1 or _meeting.store is None:
         return
@@ -247,8 +247,8 @@ def tell_failure(error: BaseException) -> None:
         pass
 
 
-def told_failure() -> str | None:
-    """What the first failing rank said: the others see no more than a closed connection."""
+def reported_failure() -> str | None:
+    """The first failing rank's error; None without one. The other ranks see only a closed connection."""
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None
     try:
@@ -260,8 +260,8 @@ def told_failure() -> str | None:
 class Agreement:
     """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's step.
 
-    A flag of one rank alone would make it save while the others wait in a collective. The group is gloo of its own:
-    it needs no device, and the training's collectives cannot mix with it.
+    If each rank acted on its own flag, one would save while the others wait in a collective. The exchange has its own
+    gloo group: it needs no device and does not mix with the training's collectives.
     """
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ class Agreement:
 
     @property
     def alone(self) -> bool:
-        """One process: it may act on a signal without asking anybody."""
+        """Whether there is one process, which may act on a signal without asking others."""
         return self._group is None
 
     def begin(self, value: int) -> None:
@@ -281,7 +281,7 @@ class Agreement:
         self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def result(self, value: int) -> int:
-        """The agreed number; one process agrees with itself on `value`."""
+        """The agreed number; for one process, `value`."""
         if self._group is None:
             return value
         if self._work is None:

@@ -167,10 +167,10 @@ class RunRecord:
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
     ) -> None:
-        """Say more of how the newest attempt ended: why a signal came is known after the attempt was closed.
+        """Correct how the newest attempt ended: why a signal came is known only after the attempt was closed.
 
-        An attempt of another SLURM job than `slurm_job_id` (that of this process), or one that completed, stays as it
-        is; a cancelled run stays cancelled. Raises OSError when the record cannot be written.
+        An attempt of another SLURM job than `slurm_job_id` (that of this process) is not changed, nor is a completed or
+        cancelled run. Raises OSError when the record cannot be written.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
@@ -225,10 +225,10 @@ class RunRecord:
         loss: float | None = None,
         best: dict[str, Any] | None = None,
     ) -> None:
-        """Close the attempt that runs.
+        """Close the open attempt.
 
-        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end came
-        earlier (early stopping). Raises ValueError for a `completed` that is none, OSError if not written.
+        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end came earlier (early
+        stopping). Raises ValueError if `completed` is not true, OSError when the record cannot be written.
         """
         attempt = self.attempt
         if attempt is None or attempt.outcome is not None:
@@ -251,7 +251,7 @@ class RunRecord:
         self._write()
 
     def _roll_back(self, step: int) -> None:
-        """Forget what was said of steps after `step`: it is not so any more."""
+        """Forget what was recorded of steps after `step`, which are computed again."""
         if step == 0:
             self.data["checkpoint"] = None
         if step < self.step:
@@ -271,9 +271,9 @@ class RunRecord:
         if attempt is None or attempt.outcome is not None:
             return
         attempt.outcome = "killed"
-        attempt.ended = iso(self.path.stat().st_mtime)  # when it was last heard of
+        attempt.ended = iso(self.path.stat().st_mtime)  # the last that is known of it
         attempt.end_step = self.step
-        attempt.reason = "the process ended without a word: killed, or the machine went down"
+        attempt.reason = "the process ended without recording why: it was killed, or the machine went down"
 
     def _load(self) -> None:
         try:

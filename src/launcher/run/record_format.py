@@ -51,7 +51,7 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
-    """Raises ValueError for a value of another type."""
+    """Raises ValueError for a value of the wrong type."""
     if not isinstance(data, dict):
         raise ValueError(f"{path.rstrip('.')} is not a mapping")
     for key in types if every_key else data:

@@ -55,10 +55,10 @@ def restore_host(state: HostState) -> None:
 
 
 def isolated(function: Callable[[], T]) -> T:
-    """Call `function`; afterwards the generators on the CPU are as before.
+    """Call `function`, then restore the generators on the CPU.
 
-    A signal may end a wait for data with an exception at any instruction (`signals.wait_for`), once. Hence no context
-    manager, whose own code it could hit, and the second `restore_host`.
+    A signal may end a wait for data with an exception, once, at any instruction (`signals.wait_for`). So this is no
+    context manager, whose own code the exception could interrupt, and `restore_host` is called a second time.
     """
     outside = host_state()
     try:
@@ -106,7 +106,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """A context after which all generators are as before: evaluation must not change the training's random numbers."""
+    """A context that restores all generators at its end: evaluation must not change the training's random numbers."""
 
     def __enter__(self) -> None:
         self._state = rng_state()

@@ -1,11 +1,11 @@
-"""Signals set a flag, which is acted upon at a step boundary.
+"""Signals set a flag, which the run acts on at a step boundary.
 
 A handler only records the first signal and its time. One exception: while the process waits for its next batch and has
 computed nothing since the last boundary, the handler ends the wait (`wait_for`). Otherwise a stalled data source would
 hide the flag forever. `python -m launcher` installs the handlers before it imports torch, which takes seconds.
 
 Handlers belong to the process, and so does this module's state. The flag belongs to a run: the trainer that a signal
-stops takes it (`forget`), so that a later run in the same process starts without it.
+stops clears it (`forget`), so that a later run in the same process starts without it.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Stay ignored where they are at the start: by `nohup`, or by a shell that starts us in the background."""
+"""These stay ignored if they are ignored at the start: by `nohup`, or by a shell that starts us in the background."""
 
 
 class Stop(SystemExit):
@@ -121,7 +121,7 @@ def wait_for(next_batch: Callable[[], T]) -> T:
     """Call `next_batch`. A signal, also one received before, ends the wait.
 
     Raises:
-        Interrupted: a signal has come.
+        Interrupted: a signal arrived.
     """
     _state.waiting = True
     try:
@@ -139,7 +139,7 @@ def ignore() -> None:
 
 
 def ignore_in_child() -> None:
-    """For a child process (a data worker): only its parent responds to signals, also to those sent to the group."""
+    """For a child process (a data worker): its parent alone responds to signals, even to those sent to the group."""
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -132,8 +132,8 @@ class TestWithTransformers:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({}, r"^model\.pretrained: needs a folder or a name"),
-            ({"config": GPT2, "pretrained": "gpt2"}, r"not both"),
+            ({}, r"^model\.pretrained: set a folder or a name"),
+            ({"config": GPT2, "pretrained": "gpt2"}, r"set only one of the two"),
             ({"config": {"model_type": "gpt2"}, "vocab_size": None}, r"^model\.vocab_size=null: .*data\.vocab_size"),
             ({"config": GPT2, "lora": Lora(r=2)}, r"^model\.lora\.r=2: adapters need a pretrained model"),
             ({"config": {"model_type": "vit"}}, r"^model\.config\.model_type=vit: .*for task causal_lm"),
@@ -218,12 +218,15 @@ class TestWithTransformers:
         batch = {"input_ids": TOKENS, "labels": targets}
         loss, records = model(batch)
         assert loss == model.model(**batch).loss and model.num_targets(batch) == targets.numel()
+        assert model.num_targets({"labels": targets.to("meta")}).device.type == "meta"
         assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (labels == 3)
 
     def test_a_dict_batch_without_labels_is_refused(self):
         model = HuggingFaceModel(vocab_size=64, config=GPT2)
-        with pytest.raises(ConfigError, match=r"^data: a batch for model\.task=causal_lm needs `labels`.* input_ids\."):
-            model({"input_ids": TOKENS})
+        sentence = r"^data: a batch for model\.task=causal_lm needs `labels`.* input_ids\."
+        for use in (model, model.num_targets):
+            with pytest.raises(ConfigError, match=sentence):
+                use({"input_ids": TOKENS})
 
     def test_packed_documents_do_not_see_each_other(self):
         torch.manual_seed(0)

@@ -17,7 +17,7 @@ def test_a_model_that_is_nowhere_is_refused_at_once(monkeypatch, tmp_path):
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
     with pytest.raises(
-        ConfigError, match=r"^model\.pretrained=no/such: is no folder here .*127.0.0.1:9 cannot be reached"
+        ConfigError, match=r"^model\.pretrained=no/such: is not a folder here .*127.0.0.1:9 cannot be reached"
     ):
         HuggingFaceModel(pretrained="no/such")
     assert waits == []
