@@ -5,18 +5,18 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.gpt import BATCH, SMALL, Counting, composed
-from benchmarks.measure import Benchmark
+from benchmarks.gpt import BATCH, SMALL, composed
+from benchmarks.measure import Benchmark, Figure
+from benchmarks.turns import Loader, Turns
 
-RANKS, WARM_UP, STEPS, QUICK_STEPS = 2, 6, 60, 5
+RANKS = 2
 
 
-def by_hand(strategy: str, folder: Path, steps: int) -> float:
-    """In a rank: CPU seconds of `steps` steps."""
+def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
+    """In a rank: CPU milliseconds a step, of each turn."""
     import torch.distributed as dist
     from hydra.utils import instantiate
     from torch.distributed.fsdp import fully_shard
@@ -39,54 +39,52 @@ def by_hand(strategy: str, folder: Path, steps: int) -> float:
     optimizer = build_optimizer(config.optimizer, model)
     data = instantiate(config.data)
     batches = iter(data.train_loader(seed=0, micro_batch_size=BATCH // RANKS, rank=rank, world_size=RANKS))
-    for step in range(WARM_UP + steps):
-        if step == WARM_UP:
-            start = time.process_time()
+
+    def step() -> None:
         loss, _ = model(next(batches))
         loss.backward()
         clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return time.process_time() - start
+
+    return turns.train(step)
 
 
-def launched(strategy: str, hooks: str, steps: int) -> float:
+def launched(strategy: str, hooks: str, turns: Turns) -> list[float]:
     """The same, composed."""
-    times: list[float] = []
-    trainer, folder = composed([*SMALL, "~scheduler"], WARM_UP + steps + 1, hooks, strategy)
-    clock = lambda: times.append(time.process_time())  # noqa: E731
-    trainer.data_loader = Counting(trainer.data_loader, steps, clock, clock)
+    trainer, folder = composed([*SMALL, "~scheduler"], turns.steps + 1, hooks, strategy)
+    trainer.data_loader = Loader(trainer.data_loader, turns)
     trainer.train()
     trainer.strategy.teardown()
     folder.cleanup()
-    return times[1] - times[0]
+    return turns.milliseconds
 
 
-def on_two_ranks(strategy: str, hooks: str | None) -> Callable[[bool], float]:
+def on_two_ranks(strategy: str, hooks: str | None) -> Callable[[bool], Figure]:
     """CPU milliseconds a step, the mean of the ranks. `hooks`: None is the hand-written loop."""
 
-    def contender(quick: bool) -> float:
+    def contender(quick: bool) -> Figure:
         from launcher.dispatch.spawner import Spawner
 
-        steps = QUICK_STEPS if quick else STEPS
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "work.json").write_text(json.dumps([strategy, hooks, steps]))
+            (folder / "work.json").write_text(json.dumps([strategy, hooks, quick]))
             spawner = Spawner([sys.executable, "-m", "benchmarks.distributed"], RANKS, folder)
             spawner.run()
             if (failed := spawner.cause()) is not None:
                 raise RuntimeError(f"rank {failed.number} failed, exit code {failed.process.returncode}")
-            seconds = [json.loads((folder / f"seconds-{rank}.json").read_text()) for rank in range(RANKS)]
-        return sum(seconds) / RANKS / steps * 1000
+            figures = [json.loads((folder / f"figures-{rank}.json").read_text()) for rank in range(RANKS)]
+        return [sum(ranks) / RANKS for ranks in zip(*figures, strict=True)]
 
     return contender
 
 
 def rank(folder: Path) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as it was before the spawner blocked some
-    strategy, hooks, steps = json.loads((folder / "work.json").read_text())
-    seconds = by_hand(strategy, folder, steps) if hooks is None else launched(strategy, hooks, steps)
-    (folder / f"seconds-{os.environ['RANK']}.json").write_text(json.dumps(seconds))
+    strategy, hooks, quick = json.loads((folder / "work.json").read_text())
+    turns = Turns(quick, int(os.environ["RANK"]))
+    figures = by_hand(strategy, folder, turns) if hooks is None else launched(strategy, hooks, turns)
+    (folder / f"figures-{os.environ['RANK']}.json").write_text(json.dumps(figures))
     os._exit(0)  # gloo's threads may wait forever for a rank that has left
 
 
@@ -100,7 +98,9 @@ def benchmark(strategy: str) -> Benchmark:
             "Launcher, no hooks": on_two_ranks(strategy, "[]"),
             "Launcher, default hooks": on_two_ranks(strategy, "[progress,logging,checkpointing]"),
         },
-        goals={"Launcher, no hooks": 1.05},
+        goals={"Launcher, no hooks": 1.05, "Launcher, default hooks": 1.05},
+        takes_turns=True,
+        ranks=RANKS,
     )
 
 

@@ -1,17 +1,18 @@
 """The default gpt, composed, beside a hand-written loop of the same module: step, memory, torch.compile."""
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Benchmark, NotRun, cpu_seconds, status
+from benchmarks.measure import Benchmark, Figure, NotRun, status
+from benchmarks.turns import Loader, Turns
 
 BATCH = 8
 SMALL = ["data.seq_len=128"]
 LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num_layers=8", "model.num_heads=8"]
 """30 million parameters."""
-WARM_UP = 6
 
 
 def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none") -> Any:
@@ -51,24 +52,6 @@ class ByHand:
             self.scheduler.step()
 
 
-class Counting:
-    """A loader's batches; counting is switched on and off between steps."""
-
-    def __init__(self, loader: Any, steps: int, start: Callable[[], None], stop: Callable[[], None]):
-        self.loader, self.steps, self.start, self.stop = loader, steps, start, stop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["loader"], name)
-
-    def __iter__(self) -> Any:
-        for number, batch in enumerate(self.loader):
-            if number == WARM_UP:
-                self.start()
-            if number == WARM_UP + self.steps:
-                self.stop()
-            yield batch
-
-
 def memory_by_hand(quick: bool) -> float:
     loop = ByHand(SMALL if quick else LARGE)
     return peak(lambda: [loop.step() for _ in range(5)])
@@ -88,29 +71,24 @@ def peak(act: Callable[[], Any]) -> float:
     return status("VmHWM") / 2**20
 
 
-def step(launched: bool, compiles: bool = False, hooks: str = "[]") -> Callable[[bool], float]:
+def step(launched: bool, compiles: bool = False, hooks: str = "[]") -> Callable[[bool], Figure]:
     """CPU milliseconds a step, after the compilation."""
 
-    def contender(quick: bool) -> float:
-        import shutil
-        import time
-
+    def contender(quick: bool) -> Figure:
         if compiles and shutil.which("g++") is None:
             raise NotRun("torch.compile needs g++")
-        steps = 5 if quick else 30
+        turns = Turns(quick)
         settings = [*SMALL, f"trainer.compile={'true' if compiles and launched else 'false'}"]
         if not launched:
             loop = ByHand(settings)
             if compiles:
                 loop.model.compile()
-            return cpu_seconds(loop.step, WARM_UP, steps) * 1000
-        times: list[float] = []
-        trainer, folder = composed(settings, WARM_UP + steps + 1, hooks)
-        clock = lambda: times.append(time.process_time())  # noqa: E731
-        trainer.data_loader = Counting(trainer.data_loader, steps, clock, clock)
+            return turns.train(loop.step)
+        trainer, folder = composed(settings, turns.steps + 1, hooks)
+        trainer.data_loader = Loader(trainer.data_loader, turns)
         trainer.train()
         folder.cleanup()
-        return (times[1] - times[0]) / steps * 1000
+        return turns.milliseconds
 
     return contender
 
@@ -126,7 +104,7 @@ BENCHMARKS = [
             "Launcher, default hooks": step(launched=True, hooks="[progress,logging,checkpointing]"),
         },
         goals={"Launcher, no hooks": 1.01, "Launcher, default hooks": 1.01},
-        repeats=5,
+        takes_turns=True,
     ),
     Benchmark(
         "compile",
@@ -138,6 +116,7 @@ BENCHMARKS = [
             "hand-written loop, compiled": step(False, True),
             "Launcher, compiled": step(True, True),
         },
+        takes_turns=True,
     ),
     Benchmark(
         "memory",

@@ -7,19 +7,24 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from benchmarks import callgrind
+from benchmarks.turns import Ring
 
 ROOT = Path(__file__).parent.parent
 
 
-Figure = float | dict[str, float]
-"""What a contender measures; of several figures, by unit, the first is compared, and the others are shown beside it."""
+Figure = float | dict[str, float] | list[float]
+"""What a contender measures. Several figures, by unit: the first is compared, the others are shown beside it. A list: a
+figure of each turn."""
 
 
 class NotRun(Exception):
@@ -34,6 +39,9 @@ class Benchmark:
         contenders: by name; the first is the yardstick. Each gets whether it is to be quick, and returns its figure. If
             `counts_instructions`, it returns the number of steps between its `Counter.start` and `Counter.stop`.
         goals: the largest ratio to the yardstick that is aimed at, by contender.
+        takes_turns: contenders run at the same time and take turns (see `benchmarks.turns`); the ratio is the median
+            of the turns' ratios.
+        ranks: of each contender that takes turns.
     """
 
     name: str
@@ -43,6 +51,8 @@ class Benchmark:
     goals: Mapping[str, float] = field(default_factory=dict)
     counts_instructions: bool = False
     repeats: int = 3
+    takes_turns: bool = False
+    ranks: int = 1
 
 
 @dataclass
@@ -63,6 +73,9 @@ class Row:
         return statistics.median(others[unit] for others in self.others)
 
     def add(self, figure: Figure) -> None:
+        if isinstance(figure, list):
+            self.values += figure
+            return
         first, *others = (figure if isinstance(figure, dict) else {"": figure}).items()
         self.values.append(first[1])
         if others:
@@ -70,7 +83,9 @@ class Row:
 
 
 def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -> list[Row]:
-    """Every contender, in turn; a row of each."""
+    """Every contender; a row of each."""
+    if benchmark.takes_turns:
+        return run_in_turn(benchmark, quick)
     rows = {name: Row(name, goal=benchmark.goals.get(name)) for name in benchmark.contenders}
     default = 1 if quick or benchmark.counts_instructions else benchmark.repeats
     for round_ in range(repeats or default):
@@ -87,13 +102,35 @@ def run(benchmark: Benchmark, quick: bool = False, repeats: int | None = None) -
     return list(rows.values())
 
 
-def run_one(benchmark: Benchmark, contender: str, quick: bool) -> Figure:
+def run_in_turn(benchmark: Benchmark, quick: bool) -> list[Row]:
+    """All contenders at the same time."""
+    rows = [Row(name, goal=benchmark.goals.get(name)) for name in benchmark.contenders]
+    with tempfile.TemporaryDirectory() as folder:
+        ring = Ring(Path(folder), len(rows), benchmark.ranks)
+
+        def contend(number: int, row: Row) -> None:
+            try:
+                row.add(run_one(benchmark, row.contender, quick, ring.environment(number)))
+            except NotRun as reason:
+                row.not_run = str(reason)
+            ring.leave(number)
+
+        with ThreadPoolExecutor(len(rows)) as pool:
+            list(pool.map(contend, range(len(rows)), rows))
+    for row in rows:
+        if row.values and rows[0].values:
+            row.ratio = statistics.median(map(truediv, row.values, rows[0].values))
+    return rows
+
+
+def run_one(benchmark: Benchmark, contender: str, quick: bool, variables: Mapping[str, str] | None = None) -> Figure:
     """
     Raises:
         NotRun: it cannot run here.
     """
     child = [sys.executable, "-m", "benchmarks", "--child", benchmark.name, contender, *(["--quick"] if quick else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment |= variables or {}
     if not benchmark.counts_instructions:
         return _answer(subprocess.run(child, capture_output=True, text=True, env=environment, cwd=ROOT))
     if not callgrind.is_available():
@@ -112,7 +149,7 @@ def _answer(done: "subprocess.CompletedProcess[str]") -> Figure:
     if "not_run" in answer:
         raise NotRun(answer["not_run"])
     figure: Figure = answer["figure"]
-    return figure if isinstance(figure, dict) else float(figure)
+    return float(figure) if isinstance(figure, int) else figure
 
 
 def child(benchmark: Benchmark, contender: str, quick: bool) -> None:
