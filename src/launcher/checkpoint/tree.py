@@ -23,18 +23,17 @@ def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
     """
     if obj is None or isinstance(obj, (bool, str)):
         return obj
+    if isinstance(obj, np.bool_):
+        return bool(obj)
     if isinstance(obj, (int, np.integer)):
         return int(obj)
     if isinstance(obj, (float, np.floating)):
         value = float(obj)
         return value if math.isfinite(value) else {MARK: ["float", repr(value)]}
     if isinstance(obj, torch.Tensor):
-        key = path or "value"
-        tensors[key] = obj.detach()
-        return {MARK: ["tensor", key]}
+        return {MARK: ["tensor", _add(tensors, path, obj.detach())]}
     if isinstance(obj, np.ndarray):
-        tensors[path] = torch.from_numpy(obj.copy())
-        return {MARK: ["array", path]}
+        return {MARK: ["array", _add(tensors, path, torch.from_numpy(obj.copy()))]}
     if isinstance(obj, Mapping):
         items = [(key, encode(value, tensors, f"{path}/{key}" if path else str(key))) for key, value in obj.items()]
         if all(isinstance(key, str) and key != MARK for key, _ in items):
@@ -52,6 +51,15 @@ def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
         f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot hold; use numbers, "
         "strings, tensors, arrays, or lists, tuples, sets and dicts of them."
     )
+
+
+def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:
+    """Store a tensor; returns its key. Two tensors have the same path in `{"a/b": x, "a": {"b": y}}`."""
+    key = path or "value"
+    while key in tensors:
+        key += "'"
+    tensors[key] = tensor
+    return key
 
 
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}

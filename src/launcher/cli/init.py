@@ -43,7 +43,7 @@ def make_project(folder: Path) -> str:
     package = name.replace("-", "_").lower()
     if not package.isidentifier() or keyword.iskeyword(package):
         raise ConfigError(f"init {folder}: a package cannot be called {package}; e.g. init my_project.")
-    if package in sys.stdlib_module_names or find_spec(package) is not None:
+    if package in sys.stdlib_module_names or _is_installed(package, folder):
         raise ConfigError(f"init {folder}: there is an installed package {package}; choose another name.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"init {folder}: it exists and is not an empty folder; choose another name.")
@@ -55,6 +55,12 @@ def make_project(folder: Path) -> str:
     except OSError as error:
         raise ConfigError(f"init {folder}: cannot be written: {error.strerror or error}.") from error
     return package
+
+
+def _is_installed(package: str, folder: Path) -> bool:
+    """Whether there is such a package; Python takes the empty folder itself for one."""
+    spec = find_spec(package)
+    return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [folder.absolute()]
 
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:

@@ -153,12 +153,13 @@ def _has_target(node: yaml.Node) -> bool:
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
-    """The comment on the line where a value begins; for a mapping or list in block style, the one above its key."""
+    """The comment on the line where a value begins; for a mapping or list in block style, on or above its key's line."""
+    first = value.start_mark.line
     if isinstance(value, yaml.ScalarNode) or (isinstance(value, yaml.CollectionNode) and value.flow_style):
-        match = COMMENT.search(lines[value.start_mark.line][value.start_mark.column :])
-        return match.group(1).strip() if match else ""
-    above = value.start_mark.line - 1
-    match = COMMENT.search(lines[above])
+        match = COMMENT.search(lines[first][value.start_mark.column :])
+    else:
+        above = lines[first - 2].strip() if first > 1 else ""
+        match = COMMENT.search(lines[first - 1]) or COMMENT.match(above)
     return match.group(1).strip() if match else ""
 
 

@@ -28,6 +28,12 @@ def resolve(config: DictConfig | Written) -> tuple[dict[str, Any], list[Fault]]:
     return {key: tree[key] for key in written}, resolver.all_faults()
 
 
+def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree without the keys whose values do not resolve."""
+    known = {key: value for key, value in tree.items() if value is not UNRESOLVED}
+    return {key: without_unresolved(value) if isinstance(value, dict) else value for key, value in known.items()}
+
+
 def resolved(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain containers, interpolations filled in; without `hydra`, and without the settings of a
     search, which a run does not depend on. For a valid configuration."""

@@ -18,7 +18,7 @@ from launcher.config.compositions import COLLECTIONS
 from launcher.config.fits import describe, fits
 from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
-from launcher.config.resolve import UNRESOLVED, references, resolve
+from launcher.config.resolve import UNRESOLVED, references, resolve, without_unresolved
 from launcher.config.sections import SECTIONS, CompileKeys, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -63,7 +63,7 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
-    faults += crosschecks({key: value for key, value in tree.items() if value is not UNRESOLVED})
+    faults += crosschecks(without_unresolved(tree))
     if faults:
         raise ConfigError(*map(str, _at_their_source(faults, sources)))
     return tree

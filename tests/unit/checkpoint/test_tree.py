@@ -27,10 +27,27 @@ def test_round_trip(value: Any) -> None:
 
 def test_tensors_and_arrays() -> None:
     tensors: dict[str, torch.Tensor] = {}
-    value = {"x": [torch.arange(3), np.eye(2)], "nan": math.nan, "scalar": np.float64(2.5), "o": OrderedDict(a=1)}
+    value = {
+        "x": [torch.arange(3), np.eye(2)],
+        "nan": math.nan,
+        "scalar": np.float64(2.5),
+        "flag": np.True_,
+        "o": OrderedDict(a=1),
+    }
     back = decode(encode(value, tensors), tensors)
     assert torch.equal(back["x"][0], torch.arange(3)) and np.array_equal(back["x"][1], np.eye(2))
-    assert math.isnan(back["nan"]) and back["scalar"] == 2.5 and back["o"] == {"a": 1}
+    assert math.isnan(back["nan"]) and back["scalar"] == 2.5 and back["flag"] is True and back["o"] == {"a": 1}
+
+
+@pytest.mark.parametrize("value", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a/0": 1, "a": [2, 3]}])
+def test_tensors_of_the_same_path_are_kept_apart(value: dict[Any, Any]) -> None:
+    def as_tensors(obj: Any) -> Any:
+        if isinstance(obj, dict):
+            return {key: as_tensors(item) for key, item in obj.items()}
+        return list(map(as_tensors, obj)) if isinstance(obj, list) else torch.tensor(obj)
+
+    tensors: dict[str, torch.Tensor] = {}
+    assert decode(encode(as_tensors(value), tensors), tensors) == value
 
 
 def test_what_cannot_be_stored_is_named() -> None:

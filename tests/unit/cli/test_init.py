@@ -22,6 +22,13 @@ def test_the_files_are_named_after_the_folder(tmp_path: Path, capsys: pytest.Cap
     ]
 
 
+def test_an_empty_folder_that_exists_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    Path("my_net").mkdir()
+    assert make_project(Path("my_net")) == "my_net" and Path("my_net/README.md").is_file()
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

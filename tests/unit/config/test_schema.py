@@ -129,6 +129,10 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... directly."),
         (["seed=${sede}"], "seed=${sede}: there is no sede"),
         (["seed=???"], "seed: needs a value; e.g. seed=..."),
+        (
+            ["scheduler.warmup_steps=5", "scheduler.warmup_ratio=???"],
+            "scheduler.warmup_ratio: needs a value; e.g. scheduler.warmup_ratio=...",
+        ),
         (["+seeds=3"], "seeds=3: a run has no such key, and nothing refers to it by ${seeds}; did you mean seed?"),
         (
             ["~model._target_"],
