@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ class CheckpointStore:
             UnsupportedCheckpoint: the newest is of a newer format version. Nothing is renamed.
         """
         problems: list[str] = []
-        for folder in self._candidates():
+        for _, folder in self._candidates():
             is_aside = folder.name.startswith(CORRUPT)
             if folder.name in self._set_aside:  # by this process, which could not load it
                 problems.append(f"{folder.name} is damaged")
@@ -232,13 +232,13 @@ class CheckpointStore:
             raise CorruptCheckpoint("; ".join(problems))
         return None
 
-    def _candidates(self) -> list[Path]:
-        """Checkpoints and those that an earlier start has set aside, newest first."""
+    def _candidates(self) -> list[tuple[int, Path]]:
+        """Step and folder of each checkpoint, and of those that were set aside as damaged, newest first."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
             if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
                 folders.append((int(match.group(1)), 0, folder))
-        return [folder for _, _, folder in sorted(folders, reverse=True)]
+        return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 
     def set_aside(self, folder: Path, error: CorruptCheckpoint) -> Path:
         """Rename a damaged checkpoint, and report it. It is never deleted, since it may be the only one."""
@@ -262,14 +262,10 @@ class CheckpointStore:
         Returns:
             The new names.
         """
-        later = [folder for folder in self._everything() if int(folder.name.split("-")[-1].split(".")[0]) > after]
+        later = [folder for step, folder in self._candidates() if step > after]
         names = [self._rename_aside(folder, ABANDONED).name for folder in later]
         self.relink()
         return names
-
-    def _everything(self) -> Iterator[Path]:
-        yield from (self.path(step) for step in reversed(self.steps_with_broken()))
-        yield from sorted(self.root.glob(f"{CORRUPT}step-*"), reverse=True)
 
     def _rename_aside(self, folder: Path, prefix: str) -> Path:
         name = prefix + folder.name.removeprefix(CORRUPT).split(".")[0]

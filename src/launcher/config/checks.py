@@ -153,7 +153,8 @@ def _names(tree: dict[str, Any]) -> Iterator[Fault]:
 def _start(tree: dict[str, Any]) -> Iterator[Fault]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
     is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])  # retention deletes it
-    if isinstance(resume, str) and not is_step and resume not in RESUME and not Path(resume).expanduser().exists():
+    is_path = isinstance(resume, str) and bool(resume) and Path(resume).expanduser().exists()
+    if isinstance(resume, str) and not (is_step or is_path or resume in RESUME):
         ways = "auto, never, must, best, a step or the folder of a checkpoint"
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield Fault("run.resume", show(resume, 200), text)

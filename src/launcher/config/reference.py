@@ -153,7 +153,7 @@ def _has_target(node: yaml.Node) -> bool:
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
-    """The comment on the line where a value begins; for a mapping or list in block style, on or above its key's line."""
+    """The comment on the line of a value. For a mapping or list in block style: on its key's line, or above it."""
     first = value.start_mark.line
     if isinstance(value, yaml.ScalarNode) or (isinstance(value, yaml.CollectionNode) and value.flow_style):
         match = COMMENT.search(lines[first][value.start_mark.column :])

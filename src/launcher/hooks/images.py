@@ -44,9 +44,12 @@ class ImageFileLoggerHook(BaseHook):
             if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):
                 image = image.convert("RGB")
             self._check_lock()
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(file) as temporary:
-                image.save(temporary, format)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(file) as temporary:
+                    image.save(temporary, format)
+            except OSError as error:  # a full disk must not end the training
+                trainer.logger.error("%s could not be written: %s.", file, error)
 
 
 def _format(key: str, extension: str) -> str:

@@ -124,7 +124,7 @@ def write_model(
         for file in files:
             fsync_file(file)
             place = folder / file.relative_to(temporary_folder)
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             file.replace(place)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
         if old.name not in {file.name for file in files}:

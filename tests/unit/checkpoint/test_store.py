@@ -207,7 +207,7 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
     for step in (5, 10, 15, 20):
         save(store, step, best=step == 15)
     store.set_aside(store.path(20), CorruptCheckpoint("x"))
-    assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (15, 10, 20)]
+    assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (20, 15, 10)]
     assert store.steps() == [5] and store.linked("latest") == 5 and store.linked("best") is None
     assert store.abandon(5) == []
     save(store, 10)

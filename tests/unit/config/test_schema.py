@@ -105,6 +105,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "run.resume='atuo': should be auto, never, must, best, a step or the folder of a checkpoint; "
             "did you mean run.resume=auto?",
         ),
+        (["run.resume="], "run.resume='': should be auto, never, must, best, a step or the folder of a checkpoint."),
         (
             ["run.init_from=/no/where"],
             "run.init_from='/no/where': there is no such file or folder, and no run of this id.",

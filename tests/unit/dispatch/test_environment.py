@@ -60,6 +60,7 @@ def test_one_process_joins_nothing(env: dict[str, str]):
         ({"WORLD_SIZE": "2"}, r"^WORLD_SIZE=2 .*without RANK, MASTER_ADDR, MASTER_PORT: left over.*unset it"),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, r"^WORLD_SIZE=2 .*without MASTER_ADDR:"),
         ({"WORLD_SIZE": "two"}, r"^WORLD_SIZE='two' .*should be a number"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"RANK": "-1"}, r"^RANK='-1' .*should be a number"),
         ({"LOCAL_RANK": ""}, r"^LOCAL_RANK='' .*should be a number"),
         ({"RANK": "1"}, r"^RANK=1 .*less than WORLD_SIZE=1"),
@@ -67,6 +68,7 @@ def test_one_process_joins_nothing(env: dict[str, str]):
     ],
 )
 def test_left_over_variables_are_refused(env: dict[str, str], sentence: str):
+    join_ranks(dict(env))  # which is called first
     with pytest.raises(ConfigError, match=sentence):
         check_ranks(env)
 

@@ -37,6 +37,13 @@ def test_the_format_may_depend_on_the_key_and_a_resume_removes_later_steps(tmp_p
     assert not (folder / "7").exists()
 
 
+def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "visualizations").write_text("in the way")
+    trainer = Toy([Draws(), ImageFileLoggerHook()], 2, tmp_path, batches=[GOOD])
+    trainer.train()
+    assert trainer.step == 2 and caplog.text.count("could not be written") == 2
+
+
 def test_an_unknown_format_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="image_format=xyz: pillow writes no such format"):
         Toy([Draws(), ImageFileLoggerHook("xyz")], 2, tmp_path, batches=[GOOD]).train()
