@@ -19,9 +19,9 @@ def main() -> None:
 
         return init(sys.argv[2:])
     if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in sys.argv[1:]}:
-        from launcher.cli.completion import answer, asked
+        from launcher.cli.completion import answer, request_of
 
-        if request := asked(sys.argv[1:]):
+        if request := request_of(sys.argv[1:]):
             return print(answer(request), end="")
     if {"-h", "--help"} & set(sys.argv[1:]):
         from launcher.cli.help import print_help

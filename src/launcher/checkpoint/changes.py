@@ -10,7 +10,7 @@ from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
 
 OF_THE_ATTEMPT = ("trainer.pause_at",)
-"""Keys that say what one attempt is to do, not what the run is."""
+"""Keys that configure one attempt, not the run."""
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Large files bypass the page cache: allocating, filling and evicting its pages slows a start, or the training that
-continues meanwhile. One chunk is written while the next is filled; several are read at once."""
+"""Large files bypass the page cache: allocating, filling and evicting its pages would slow a start, or the training
+that continues during a save. One chunk is written while the next is filled; several are read at once."""
 
 import errno
 import fcntl
@@ -24,7 +24,7 @@ class ChunkWriter:
     O_DIRECT use ordinary writes.
 
     Args:
-        size: the number of bytes, roughly.
+        size: the approximate number of bytes.
     """
 
     def __init__(self, fd: int, size: int):
@@ -50,7 +50,7 @@ class ChunkWriter:
     def write(self, view: memoryview) -> None:
         """
         Raises:
-            OSError: this write failed, or the previous one; the last is reported on leaving.
+            OSError: this write failed, or the previous one. On leaving, the last one is reported.
         """
         if self.is_small:
             write_all(self.fd, view)
@@ -78,7 +78,7 @@ class ChunkWriter:
             try:
                 self._write_chunk(chunk)
                 self._done.put(None)
-            except BaseException as error:  # of every kind: it is raised in the thread that waits
+            except BaseException as error:  # of any kind: the waiting thread raises it
                 self._done.put(error)
 
     def _write_chunk(self, chunk: mmap.mmap) -> None:

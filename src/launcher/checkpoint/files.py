@@ -25,7 +25,7 @@ class FileEntry:
     """xxh3-128 of its bytes, in hex; for a file in pieces, of their concatenated checksums. It detects rot and torn
     writes, not forgery."""
     pieces: tuple[tuple[int, str], ...] = ()
-    """Length and checksum of each tensor, in order, so that one can be verified alone."""
+    """Length and checksum of the header and of each tensor, in order, so that each can be verified on its own."""
 
 
 def nothing() -> None:
@@ -39,8 +39,8 @@ def write_file(
 
     Args:
         buffers: each is a piece with its own checksum.
-        advanced: called after each chunk; an exception ends the write.
-        size: roughly the number of bytes.
+        advanced: called after each chunk; it may raise to abort the write.
+        size: the approximate number of bytes.
     Raises:
         OSError: the disk is full, read-only or broken.
     """

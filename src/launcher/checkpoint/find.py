@@ -1,4 +1,4 @@
-"""Which checkpoint is meant by `latest`, `best`, a step or a path, and one sentence for what is wrong with it."""
+"""Finds the checkpoint that `latest`, `best`, a step or a path means; one sentence for each way that can fail."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
 
 
 def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
-    """The folder that is meant, not verified; None: it does not exist."""
+    """The folder of the checkpoint, not verified; None: it does not exist."""
     store, name = CheckpointStore(root), str(which)
     if name == LATEST:
         return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, checked before anything is read by it."""
+"""The header of a safetensors file, checked before it is used."""
 
 import json
 import os

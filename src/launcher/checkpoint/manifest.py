@@ -1,4 +1,4 @@
-"""The manifest is written last: a folder is a checkpoint if it has one that agrees with the files."""
+"""The manifest is written last: a folder is a checkpoint only if it has one that matches its files."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """Of everything but itself: a flipped bit in the step or in a file's size must be noticed as well."""
+    """A checksum of all other fields: a flipped bit in the step or in a file's size must be noticed as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -104,7 +104,7 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
     """Compare a folder with its manifest.
 
     Args:
-        hashes: whether to read the files, or which of them; of the others only the size is compared.
+        hashes: whether to read the files, or which of them. Of the others only the size is compared.
     Raises:
         CorruptCheckpoint: a file is missing or differs.
         UnsupportedCheckpoint: it is of a newer format version.
@@ -117,7 +117,7 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Whether `verify` must read it: `StoredCheckpoint` checks the tensors of the others as it loads them."""
+    """Whether `verify` should read this file. `StoredCheckpoint` verifies the shards' tensors as it loads them."""
     return not entry.name.startswith("shard-")
 
 

@@ -17,7 +17,7 @@ from launcher.run.folder import STEP
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
-"""Schemes of object stores. They have no folders: making one would create a bucket, perhaps by a name with a typo."""
+"""Schemes of object stores. They have no folders: creating one could create a bucket, perhaps with a misspelt name."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
@@ -47,7 +47,7 @@ class RemoteStore(CheckpointStore):
 
     def __init__(self, root: Path, url: str, logger: logging.Logger | None = None):
         super().__init__(root, logger)
-        self.fs, self.home = open_remote(url)
+        self.fs, self.base = open_remote(url)
         self.url = url
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
         self.in_bucket = bool(protocols & BUCKETS)
@@ -74,47 +74,47 @@ class RemoteStore(CheckpointStore):
 
     def _folder_for(self, final: Path) -> str:
         digest = hashlib.sha256((final / NAME).read_bytes()).hexdigest()[:8]
-        return f"{self.home}/{final.name}-{digest}"
+        return f"{self.base}/{final.name}-{digest}"
 
-    def _put(self, file: Path, there: str, check: Callable[[], None]) -> None:
+    def _put(self, file: Path, target: str, check: Callable[[], None]) -> None:
         if not self.in_bucket:
-            self.fs.makedirs(there.rpartition("/")[0], exist_ok=True)
-        with open(file, "rb") as source, self.fs.open(there, "wb") as target:
+            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        with open(file, "rb") as source, self.fs.open(target, "wb") as copy:
             while chunk := source.read(CHUNK):
-                target.write(chunk)
+                copy.write(chunk)
                 check()
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
         super().tidy(step, retention, is_best)
         try:
             if is_best:
-                self.fs.pipe_file(f"{self.home}/{BEST}", step_name(step).encode())
+                self.fs.pipe_file(f"{self.base}/{BEST}", step_name(step).encode())
             best = self._best()
             folders = self._listed()
             old = retention.to_remove({at for at, _ in folders}, step, () if best is None else (best,))
             for name in [name for at, name in folders if at in old]:
                 self._remove(name)
-            for _, name in self._listed(complete=False):  # left by an upload that never finished
-                self.fs.rm(f"{self.home}/{name}", recursive=True)
-        except Exception as error:  # each file system has its own errors; the checkpoint is copied by now
+            for _, name in self._listed(complete=False):  # left by interrupted uploads
+                self.fs.rm(f"{self.base}/{name}", recursive=True)
+        except Exception as error:  # each file system has its own errors; the checkpoint is already copied
             self.logger.error("Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error)
 
     def _best(self) -> int | None:
         try:
-            match = STEP.match(self.fs.cat_file(f"{self.home}/{BEST}").decode())
+            match = STEP.match(self.fs.cat_file(f"{self.base}/{BEST}").decode())
         except FileNotFoundError:
             return None
         return int(match.group(1)) if match else None
 
     def _remove(self, name: str) -> None:
-        """The manifest first: half a checkpoint must not be found."""
-        self.fs.rm_file(f"{self.home}/{name}/{NAME}")
-        self.fs.rm(f"{self.home}/{name}", recursive=True)
+        """The manifest first: half a checkpoint must not count as one."""
+        self.fs.rm_file(f"{self.base}/{name}/{NAME}")
+        self.fs.rm(f"{self.base}/{name}", recursive=True)
 
     def _rename(self, name: str, new: str) -> None:
-        """Where there are no folders, file by file: s3fs refuses to move what is not an object."""
-        source, target = f"{self.home}/{name}", f"{self.home}/{new}"
-        if self.fs.exists(target):  # the same content, by its name
+        """Object stores have no folders, and s3fs moves only objects: there, file by file."""
+        source, target = f"{self.base}/{name}", f"{self.base}/{new}"
+        if self.fs.exists(target):  # its name has the hash of its content, so it is the same
             self.fs.rm(target, recursive=True)
         if not self.in_bucket:
             self.fs.mv(source, target, recursive=True)
@@ -132,9 +132,9 @@ class RemoteStore(CheckpointStore):
         """Step and name of each remote folder with a manifest; `complete=False`: of each without."""
         self.fs.invalidate_cache()
         try:
-            names = [PurePosixPath(path).name for path in self.fs.ls(self.home, detail=False)]
+            names = [PurePosixPath(path).name for path in self.fs.ls(self.base, detail=False)]
         except FileNotFoundError:
-            bucket = self.home.strip("/").partition("/")[0]
+            bucket = self.base.strip("/").partition("/")[0]
             if self.in_bucket and not self.fs.exists(bucket):
                 raise ConfigError(
                     f"hooks.checkpointing.path={self.url}: no bucket {bucket}; create it first."
@@ -142,7 +142,7 @@ class RemoteStore(CheckpointStore):
             return []
         matches = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
         folders = sorted((int(match.group(1)), name) for match, name in matches if match)
-        return [entry for entry in folders if self.fs.exists(f"{self.home}/{entry[1]}/{NAME}") == complete]
+        return [entry for entry in folders if self.fs.exists(f"{self.base}/{entry[1]}/{NAME}") == complete]
 
     def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
         """The newest valid checkpoint, local or remote; a remote one is fetched first.
@@ -196,13 +196,13 @@ class RemoteStore(CheckpointStore):
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
-        """Download a checkpoint; it gets its name once it is verified.
+        """Download a checkpoint, and name it once it is verified.
 
         Raises:
             CorruptCheckpoint: it is damaged.
         """
         folder = self.begin(step)
-        remote = f"{self.home}/{name}"
+        remote = f"{self.base}/{name}"
         try:
             self.fs.get_file(f"{remote}/{NAME}", str(folder / NAME))
             for entry in Manifest.read(folder).files:
@@ -223,5 +223,5 @@ class RemoteStore(CheckpointStore):
 
 
 def run_url(url: str, workspace: Path) -> str:
-    """The URL for one run's checkpoints, below what all runs share."""
+    """The URL for one run's checkpoints, below the URL that all runs share."""
     return "/".join([url.rstrip("/"), *workspace.absolute().parts[-2:]])

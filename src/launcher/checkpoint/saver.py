@@ -1,4 +1,4 @@
-"""Saving: this rank's files, then rank 0's commit; in a thread where training should not wait for the disk."""
+"""Saving: each rank writes its files, then rank 0 commits; in a thread, so that training need not wait for the disk."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from launcher.run.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import Part, Snapshot
 
 POLL = 1.0
-"""Seconds between two checks of a writer that is waited for."""
+"""Seconds between two looks at a writer while waiting for it."""
 DONE, ALIVE, HUNG = 0, 1, 2
 
 
@@ -63,7 +63,7 @@ class Saver:
     def __init__(self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0):
         self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
         self.must_wait = False
-        """Whether a writer has hung: from then on training waits for each save, so that it knows the result."""
+        """Set once a writer has hung: from then on training waits for each save, so that it knows the result."""
         self._writing: Writing | None = None
         self._open()
 
@@ -73,7 +73,7 @@ class Saver:
         self._buffers = HostBuffers()
 
     def save(self, payload: Payload, wait: bool) -> None:
-        """Save. All ranks call it alike.
+        """Save. All ranks must call it, with the same `wait`.
 
         Args:
             wait: return once it is durable; else once the state has been copied.
@@ -100,7 +100,7 @@ class Saver:
         return self._writing is not None
 
     def finish(self) -> None:
-        """Wait for the save in flight. All ranks call it alike.
+        """Wait for the save in flight. All ranks must call it.
 
         Raises:
             SaveFailed: it failed, or its writer hangs and was abandoned.
@@ -111,7 +111,7 @@ class Saver:
             writing.join(POLL)
             state = DONE if not writing.is_alive() else HUNG if writing.idle() > self.patience else ALIVE
             worst = maximum(state)
-            progress()  # all ranks answer, and none of their writers hangs
+            progress()  # all ranks have answered, and none has a hanging writer
             if worst == DONE:
                 break
             if worst == HUNG:
@@ -122,7 +122,7 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def close(self) -> None:
-        """Wait for the save in flight where the other ranks may be gone, for as long as it advances.
+        """Wait for the save in flight for as long as it makes progress. The other ranks may be gone.
 
         Raises:
             SaveFailed: as `finish`.
@@ -146,7 +146,7 @@ class Saver:
     def _run(self, job: "_Job", writing: Writing) -> None:
         try:
             self._write(job, writing, self._group)
-        except BaseException as error:  # every kind: it is handed to the training thread
+        except BaseException as error:  # of any kind: it is passed to the training thread
             writing.error = writing.error or error
 
     def _write(self, job: "_Job", writing: Writing, group: Any) -> None:
@@ -170,7 +170,7 @@ class Saver:
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], Any], writing: Writing, group: Any) -> list[Any]:
-        """Do something on each rank, and tell each rank whether it worked on all.
+        """Call `act` on each rank; every rank gets all results, and learns whether it failed anywhere.
 
         Raises:
             SaveFailed: it failed somewhere.

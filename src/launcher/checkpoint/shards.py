@@ -1,4 +1,4 @@
-"""Tensors on disk: one file per rank in the safetensors format, and a reader over all of them.
+"""Tensors on disk: one file per rank in the safetensors format, and a reader for all of them.
 
 The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
 library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library, so
@@ -27,7 +27,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import Part
 
 READERS = 4
-"""Concurrent reading threads: enough to keep a disk busy while other bytes are hashed."""
+"""Reading threads: enough to keep a disk busy while other bytes are hashed."""
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:

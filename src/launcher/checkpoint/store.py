@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: how one is committed, which are there, and which is resumed from."""
+"""The folder of a run's checkpoints: how one is committed, which exist, and which one a run resumes from."""
 
 import json
 import logging
@@ -52,8 +52,8 @@ class CheckpointStore:
 
     # ------------------------------------------------------------------------------------------------------ commit
     def begin(self, step: int) -> Path:
-        """A new hidden folder to write into. Each has its own name, so that a writer that was given up and wakes up
-        later does not write into its successor's.
+        """A new hidden folder to write into. Each has its own name, so that an abandoned writer that wakes up later
+        does not write into its successor's folder.
 
         Raises:
             OSError: it cannot be created.
@@ -79,12 +79,12 @@ class CheckpointStore:
         shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
-        """Make a written folder the checkpoint of its step. Killed at any call in here, the previous one stays valid.
+        """Make a written folder the checkpoint of its step. A kill at any call in here leaves the previous one valid.
 
         Args:
             check: called before the checkpoint gets its name; raises if it must not be committed any more.
         Raises:
-            OSError: it is not committed, and what was there before is unchanged.
+            OSError: it is not committed, and the earlier checkpoints are unchanged.
         """
         manifest.write(folder)
         fsync_folder(folder)
@@ -134,7 +134,7 @@ class CheckpointStore:
 
     # ------------------------------------------------------------------------------------------------------- links
     def link(self, name: str, target: str) -> None:
-        """Point `latest` or `best` to a checkpoint, atomically."""
+        """Point `latest` or `best` at a checkpoint, atomically."""
         temporary = self.root / f"{TEMPORARY}{name}"
         temporary.unlink(missing_ok=True)
         os.symlink(target, temporary)
@@ -142,7 +142,7 @@ class CheckpointStore:
         fsync_folder(self.root)
 
     def linked(self, name: str) -> int | None:
-        """The step that `latest` or `best` points to, if it exists; a copy of a checkpoint in its place counts too."""
+        """The step that `latest` or `best` points to, if it exists. A copy of a checkpoint in its place counts."""
         place = self.root / name
         try:
             match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
@@ -185,7 +185,7 @@ class CheckpointStore:
 
     # --------------------------------------------------------------------------------------------------- discovery
     def recover(self) -> None:
-        """Tidy up after a writer that died: an old checkpoint whose replacement never came gets its name back."""
+        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets its name back."""
         if not self.root.is_dir():
             return
         for entry in list(self.root.iterdir()):

@@ -1,4 +1,4 @@
-"""A checkpoint on disk, opened."""
+"""An open checkpoint: its tensors and its state."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
 OWN = (MODEL, "optimizer/")
-"""Prefixes of what a strategy stores; other tensors are those of hooks."""
+"""Prefixes of the tensors that a strategy stores; the others belong to hooks."""
 
 
 class StoredCheckpoint(ShardReader):
@@ -21,7 +21,7 @@ class StoredCheckpoint(ShardReader):
     Tensors of shards are verified as they are read. The small files are verified by `verify`.
 
     Raises:
-        CorruptCheckpoint: a file is not as it was written. The methods raise it too.
+        CorruptCheckpoint: a file has changed since it was written. The methods raise it too.
     """
 
     def __init__(self, path: Path):
@@ -31,7 +31,7 @@ class StoredCheckpoint(ShardReader):
         self.meta = _read_tree(path / "state.json") or {}
 
     def use_average(self, which: str) -> None:
-        """Put an average of the weights (see `hooks.ema`) in the place of those that it averages.
+        """Read an average of the weights (see `hooks.ema`) in place of the weights.
 
         Args:
             which: `ema`, or `ema/0.999` where there are several.
@@ -49,7 +49,7 @@ class StoredCheckpoint(ShardReader):
             self._pieces[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._pieces.pop(name)
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
-        """None: there was no such rank when it was saved."""
+        """The state of one rank; None: it was saved with fewer ranks."""
         return _read_tree(self.path / f"rank-{rank:05d}.json")
 
 

@@ -1,6 +1,6 @@
 """Nested state as JSON and tensors: no pickle, so that reading a checkpoint can run no code.
 
-Plain JSON is itself; what JSON cannot represent is a dict with the single key "$": `{"$": ["tuple", [...]]}`.
+What JSON cannot represent is a dict with the single key "$": `{"$": ["tuple", [...]]}`.
 """
 
 import base64
@@ -19,7 +19,7 @@ def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
     """The JSON form of `obj`; its tensors go into `tensors` under their path.
 
     Raises:
-        TypeError: a value that cannot be stored; it names its path.
+        TypeError: a value cannot be stored; the message has its path.
     """
     if obj is None or isinstance(obj, (bool, str)):
         return obj

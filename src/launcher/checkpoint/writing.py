@@ -40,7 +40,7 @@ class Writing:
         """In the thread: report progress.
 
         Raises:
-            Abandoned: nobody waits for this save any more; a later one may be complete.
+            Abandoned: training has abandoned this save; a later one may be complete.
         """
         if self._given_up:
             raise Abandoned("this save was abandoned")
@@ -54,7 +54,7 @@ class Writing:
 
     @contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Within, other ranks may hang, but this one does not."""
+        """Inside, this rank waits for others and does not count as hanging."""
         self._waits = True
         try:
             yield
@@ -64,8 +64,8 @@ class Writing:
 
 
 def gather(value: Any, group: Any, writing: Writing) -> list[Any]:
-    """Every rank's value, in rank order. A blocked collective cannot be left, and crashes a process that ends in it;
-    this one is polled, so that an abandoned writer can leave it.
+    """Every rank's value, in rank order. A blocking collective cannot be interrupted, and crashes a process that exits
+    during it; this one is polled, so that an abandoned writer can leave it.
 
     Raises:
         Abandoned: see `Writing.advance`.

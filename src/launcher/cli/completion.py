@@ -1,4 +1,4 @@
-"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`. Without Hydra, whose own needs a second a key."""
+"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`. Hydra's own takes a second per key press."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from launcher.config.reference import Key, group_options, top_keys
 SHELLS = ("bash", "zsh")
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--run", "--config-dir",
          "--config-name", "--info", "--shell-completion", "--verbose")  # fmt: skip
-AFTER_FLAG = {"--cfg": ("job", "hydra", "all"), "-c": ("job", "hydra", "all")}
+FLAG_VALUES = {"--cfg": ("job", "hydra", "all"), "-c": ("job", "hydra", "all")}
 FOLDER_FLAGS = ("--config-dir", "-cd")
 
-# The command that is completed answers. COMP_LINE alone is used: bash and zsh count COMP_WORDS differently.
+# The script asks the very command that is being typed. It passes COMP_LINE: bash and zsh count COMP_WORDS differently.
 SCRIPT = """\
 _launcher_complete() {
     local program=${COMP_LINE%% *}
@@ -36,8 +36,8 @@ complete -o nospace -o default -F _launcher_complete launcher python python3
 ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit\n"
 
 
-def asked(words: Sequence[str]) -> str | None:
-    """`install=bash`, `query=bash`, ... of a command line; None: it asks for nothing that is answered here."""
+def request_of(words: Sequence[str]) -> str | None:
+    """The request of a command line: `install=bash`, `query=bash`, ...; None: it has none that is handled here."""
     for flag, value in zip(words, [*words[1:], ""], strict=True):
         request = value if flag in ("-sc", "--shell-completion") else flag.partition("--shell-completion=")[2]
         if re.fullmatch(rf"(install|query)=({'|'.join(SHELLS)})", request):
@@ -46,7 +46,7 @@ def asked(words: Sequence[str]) -> str | None:
 
 
 def answer(request: str) -> str:
-    """The script to evaluate, or the candidates for the line that the shell hands over, one a line."""
+    """The script to evaluate, or the candidates for the line that the shell passes, one per line."""
     kind, _, shell = request.partition("=")
     if kind == "install":
         return (ZSH if shell == "zsh" else "") + SCRIPT.replace("SHELL", shell)
@@ -55,22 +55,22 @@ def answer(request: str) -> str:
     current = line.rpartition(" ")[2]
     texts = candidates(line.removesuffix(current).split(), current)
     if shell == "bash" and (cut := max(current.rfind("="), current.rfind(":")) + 1):
-        texts = [text[cut:] for text in texts]  # bash breaks words there, and replaces the last part only
+        texts = [text[cut:] for text in texts]  # bash breaks words there, and replaces only the last part
     return "".join(f"{text}\n" for text in texts)
 
 
 def candidates(words: Sequence[str], current: str) -> list[str]:
-    """What the word that is being typed may become; a trailing blank says that it is complete.
+    """Completions of the word that is being typed; a trailing blank means that the word is complete.
 
     Args:
-        words: those before it, the program's included.
+        words: the words before it, with the program.
     """
     previous = words[-1] if words else ""
     named = [value for flag, value in pairwise(words) if flag in FOLDER_FLAGS]
     named += [word.partition("=")[2] for word in words if word.startswith("--config-dir=")]
     folders = folders_of(named[-1] if named else None)
-    if previous in AFTER_FLAG:
-        return _matching(current, (f"{value} " for value in AFTER_FLAG[previous]))
+    if previous in FLAG_VALUES:
+        return _matching(current, (f"{value} " for value in FLAG_VALUES[previous]))
     if previous in FOLDER_FLAGS:
         return _matching(current, (f"{path}/" for path in _subfolders(current)))
     if current.startswith("-"):
@@ -97,7 +97,7 @@ def _first(key: str, ends: str) -> str:
 
 
 def _values(word: str, folders: Sequence[Traversable], listed: dict[str, list[str]]) -> list[str]:
-    """Options of a group (`hooks=[default,` has several), or the values of a key that has few."""
+    """The options of a group (`hooks=[default,` takes several), or the values of a key with few."""
     key, _, value = word.partition("=")
     if key in listed:
         several = value.rpartition(",")[0] + "," if "," in value else "[" if value.startswith("[") else ""
@@ -108,7 +108,7 @@ def _values(word: str, folders: Sequence[Traversable], listed: dict[str, list[st
 
 
 def _choices(kind: str) -> list[str]:
-    """The values of a type in words: "one of a, b or null"."""
+    """The values in a type's description, such as "one of a, b or null"."""
     texts: list[str] = []
     for part in kind.split(" or "):
         part = part.removeprefix("one of ")

@@ -1,4 +1,4 @@
-"""Composing the jobs of a sweep; many differ only in a few values."""
+"""Composes the jobs of a sweep, most of which differ only in a few values."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Composer:
         self._choosing: dict[str, bool] = {}
 
     def written(self, overrides: Sequence[str], index: int) -> Written:
-        """The configuration of one job as plain containers; jobs share what they have in common.
+        """The configuration of one job as plain containers. Jobs share the nodes that are equal.
 
         Raises:
             hydra.errors.HydraException: the overrides do not compose.
@@ -46,7 +46,7 @@ class Composer:
         return with_name(Written(tree | {"hydra": hydra, "run": run}, partial(self.compose, overrides, index)))
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
-        """The same as a DictConfig of the job's own."""
+        """The same as a new DictConfig."""
         parsed, values, base = self._on_groups(overrides)
         if base is None:
             config = self.groups.copy(list(overrides))
@@ -60,7 +60,7 @@ class Composer:
         return config
 
     def _on_groups(self, overrides: Sequence[str]) -> tuple[list[Override], list[Override], Composition | None]:
-        """All overrides, those of values, and what the others compose to; None: their order counts."""
+        """All overrides, those that set values, and what the others compose to; None: their order matters."""
         parsed = [parse(override) for override in overrides]
         values = [override for override in parsed if self._is_value(override)]
         rest = [override for override in parsed if override not in values]
@@ -92,13 +92,13 @@ class Composer:
 
 
 def sweep_name(master: DictConfig) -> str:
-    """A name for a sweep, the same when the same command is run again; where and how its jobs run does not count."""
+    """A name for a sweep: the same when the command is repeated, wherever and however its jobs run."""
     words = sorted(word for word in master.hydra.overrides.task if not str(word).lstrip("+~").startswith(NOT_IN_NAME))
     return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"
 
 
 def _is_settable(base: Composition, override: Override) -> bool:
-    """Whether an override replaces one plain value by another: an existing key of a node without a type."""
+    """Whether an override replaces one plain value by another, under an existing key of an untyped node."""
     *parents, name = override.key_or_group.split(".")
     node: Any = base.config
     old: Any = base.tree
@@ -112,7 +112,7 @@ def _is_settable(base: Composition, override: Override) -> bool:
 
 
 def _with_value(tree: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """A copy with another value under nested keys; it shares the other nodes."""
+    """A copy of the tree with another value under nested keys; it shares all other nodes."""
     first, *rest = keys
     return {**tree, first: _with_value(tree[first], rest, value) if rest else value}
 

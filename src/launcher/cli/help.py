@@ -1,4 +1,4 @@
-"""`--help`, without the half second that importing Hydra takes. The general text is conf/hydra/help/launcher.yaml."""
+"""`--help`, without importing Hydra, which takes half a second. Its general text is conf/hydra/help/launcher.yaml."""
 
 import shutil
 import string
@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 
 
 def help_text(config_dir: str | None = None) -> str:
-    """The help, with the groups of the user's folder of configuration."""
+    """The general help, which also lists the groups of the user's configuration folder."""
     folders = folders_of(config_dir)
     file = folders[0] / "hydra" / "help" / "launcher.yaml"
     template = yaml.safe_load(file.read_text(encoding="utf-8"))["template"]

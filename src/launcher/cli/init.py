@@ -1,4 +1,4 @@
-"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests, which trains at once."""
+"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests, ready to train."""
 
 import keyword
 import sys
@@ -13,13 +13,13 @@ from string import Template
 from launcher.errors import ConfigError
 
 SUFFIX = ".in"
-"""Of the files in `cli/project/`, so that no tool takes them for code."""
+"""The suffix of the files in `cli/project/`: no tool takes them for code."""
 
 
 def main(argv: Sequence[str]) -> None:
     """
     Raises:
-        SystemExit: with code 2, for a folder that cannot be made.
+        SystemExit: with code 2, if the project cannot be written.
     """
     parser = ArgumentParser("python -m launcher init", description="Make a project of your own that trains at once.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder, e.g. my_project")
@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_project(folder: Path) -> str:
-    """Write the project's files; returns the name of its package, which follows from the folder's.
+    """Write the project's files. Returns the name of its package, which is derived from the folder's.
 
     Raises:
-        ConfigError: the folder has files, cannot be written, or has no name for a package.
+        ConfigError: the folder has files, cannot be written, or its name does not fit a package.
     """
     name = folder.absolute().name
     package = name.replace("-", "_").lower()
@@ -58,13 +58,13 @@ def make_project(folder: Path) -> str:
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    """Whether there is such a package; Python takes the empty folder itself for one."""
+    """Whether there is such a package. The empty folder itself does not count, though Python takes it for one."""
     spec = find_spec(package)
     return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [folder.absolute()]
 
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Each template with the path of its file in the project."""
+    """Each template, after the path of its file in the project."""
     for each in sorted(folder.iterdir(), key=lambda item: item.name):
         if each.is_dir():
             yield from _templates(each, f"{path}{each.name}/")

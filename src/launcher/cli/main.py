@@ -1,4 +1,4 @@
-"""Hydra's command line, in which every error of a configuration is a sentence and exit code 2."""
+"""Hydra's command line. Every error in a configuration is reported as a sentence, with exit code 2."""
 
 import os
 import sys
@@ -77,8 +77,8 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def _is_composed_once(arguments: Namespace) -> bool:
-    """Whether the command line alone says that this is a run or a sweep. Hydra's own `main` composes the configuration
-    an additional time to find `hydra.mode`, for 0.2 s."""
+    """Whether the command line alone determines that this is a run or a sweep. Otherwise Hydra's own `main` runs it,
+    which composes the configuration once more to find `hydra.mode`, in 0.2 s."""
     others = ("help", "hydra_help", "cfg", "info", "shell_completion", "package", "config_path", "experimental_rerun")
     if any(getattr(arguments, name, None) for name in others):
         return False
@@ -106,7 +106,7 @@ def _run(arguments: Namespace) -> None:
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
-    """Print an error as its sentences, or as a traceback; the exit code."""
+    """Print an error as sentences, or as a traceback. Returns the exit code."""
     if isinstance(error, TrainingError):
         return 1  # the job has reported it, and it needs no traceback
     if isinstance(error, OSError) and error.filename and not (_task_started or os.path.lexists(error.filename)):
@@ -118,7 +118,7 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
 
 
 def read(argv: Sequence[str]) -> Namespace:
-    """Hydra's flags, wherever they are among the overrides.
+    """Parse Hydra's flags, which may be anywhere among the overrides.
 
     Raises:
         ConfigError: an unknown flag, or flags that exclude each other.
@@ -192,7 +192,7 @@ def note_start() -> None:
 
 
 def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> Any:
-    """The objective's value for a sweeper that looks at it, else all metrics."""
+    """The objective's value for a sweeper that needs it, else all metrics."""
     from launcher.runs.objective import job_value, objective_of
 
     sweeper = HydraConfig.get().sweeper._target_ if _is_sweep() else BASIC_SWEEPER
@@ -207,7 +207,7 @@ def _is_sweep() -> bool:
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
-    """The newest metrics of a run that was complete already: a repeated sweep returns what the first one did."""
+    """The newest metrics of a run that was already complete: a repeated sweep returns the same as the first."""
     from launcher.runs.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
@@ -226,7 +226,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 class JobFailed(BaseException):
-    """A job's error on its way through Hydra, which only passes on what is not an Exception."""
+    """Carries a job's error through Hydra, which catches every Exception."""
 
     def __init__(self, error: BaseException):
         self.error = error
@@ -241,7 +241,7 @@ class Validation(Callback):
         _note_existing(Path(config.run.dir))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """The last callback. Hydra would now print a line of its own about a job that failed, and raise its error."""
+        """The last callback. Otherwise Hydra would print its own line about a failed job, and raise its error."""
         job_return: JobReturn = kwargs["job_return"]
         if job_return.status == JobStatus.FAILED:
             raise JobFailed(returned(job_return))

@@ -1,7 +1,7 @@
-"""The jobs of a sweep: all are checked before the first starts.
+"""The jobs of a sweep. All are checked before the first starts.
 
 The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs, task) ->
-Sequence[JobReturn]` gets the whole list (an array of jobs on a cluster); otherwise they run here, one after the other.
+Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); otherwise they run here, one by one.
 """
 
 import sys
@@ -43,19 +43,19 @@ class SweepJob:
     common: frozenset[str] = frozenset()
     """Overrides that all jobs share; a label leaves them out."""
     plain: dict[str, Any] = field(default_factory=dict)
-    """The resolved configuration, without Hydra's node; empty for a job at fault."""
+    """The resolved configuration, without Hydra's node; empty for an invalid job."""
     hydra: dict[str, Any] = field(default_factory=dict)
     """Hydra's node, interpolations as they are written."""
     count: int = 1
-    """Jobs of the sweep."""
+    """The number of jobs in the sweep."""
 
     @property
     def config(self) -> DictConfig:
-        """Composed at each access: a thousand of them would fill the memory."""
+        """Composed at each access: a thousand of them would not fit in memory."""
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:
-        """Compose and validate it.
+        """Compose and validate the job.
 
         Raises:
             ConfigError: with a sentence for every fault.
@@ -82,7 +82,7 @@ class SweepJob:
 def check_jobs(
     loader: ConfigLoader, master: DictConfig, overrides: Sequence[Sequence[str]], first_index: int = 0
 ) -> list[SweepJob]:
-    """The jobs of a sweep, each one composed and validated.
+    """Compose and validate the jobs of a sweep.
 
     Raises:
         ConfigError: with the sentences of all jobs, or for two jobs that are the same run.
@@ -109,7 +109,7 @@ def check_jobs(
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The sentence that refuses two jobs of one identity, naming what differs and does not count."""
+    """The sentence that refuses two jobs with one id. It names the keys that differ but do not count."""
     keys = changed_keys(first.plain, second.plain)
     same = f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
     if not keys:
@@ -125,7 +125,7 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
 
     Raises:
         ConfigError: the jobs do not agree on a dispatch.
-        SystemExit: a signal came; the jobs that were to follow do not start.
+        SystemExit: a signal arrived; the remaining jobs do not start.
     """
     if not jobs:
         return []
@@ -162,8 +162,8 @@ def _run_in_turn(
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Whether a job's run is complete, and no foreign sweeper, `job.objective` or callback needs Hydra to start the job
-    all the same. Such starts are most of the cost of a repeated sweep."""
+    """Whether a job's run is complete, so that the job need not start: starting them is most of the cost of a repeated
+    sweep. It starts all the same for another package's sweeper, for `job.objective`, and for a user's callback."""
     plain, hydra = job.plain, job.hydra
     is_own = hydra["sweeper"]["_target_"].startswith(OWN_SWEEPERS) and get(plain, "job.objective") is None
     if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":
@@ -219,7 +219,7 @@ def first_line(text: str) -> str:
 
 
 def show_ranking(jobs: Sequence[SweepJob]) -> None:
-    """Print the runs of a sweep that trained, the best one first, if they are judged by the same metric."""
+    """Print the runs of a sweep that trained, best first, if all have the same best metric."""
     runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
     metrics = {run.best["metric"] for run in runs if run.best}
     if len(runs) < 2 or len(metrics) != 1 or any(run.state in ("queued", "running") for run in runs):

@@ -14,7 +14,7 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
     """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`).
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is no such group, option or key.
     """
     name, _, option = topic.lstrip("~+").partition("=")
     part, dot, _ = name.partition(".")
@@ -36,7 +36,7 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
 
 
 def _keys_text(name: str, topic: str, groups: Sequence[tuple[str, Sequence[Key]]], width: int) -> str:
-    """A key, or the keys below it, in each option that has it."""
+    """A key and the keys below it, for each option that has them."""
     lines = []
     for heading, keys in groups:
         if chosen := [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]:

@@ -1,9 +1,9 @@
-"""Annotations read from source, by the names that they are spelled with: `nn.Module` is `Module`.
+"""Annotations read from source. A name counts by its last part: `nn.Module` is `Module`.
 
 The types are those that YAML can express: int, float, bool, str, None, list, dict, Literal, unions and `Annotated`
-bounds. `Path` counts as text, tuples, sets and sequences as lists. A class that YAML cannot express (`Tensor`) drops
-out of a union: `lr: float | Tensor` must be a number in a configuration. Every other name is `Any`, unless it is an
-alias in the same module (`Kind = Literal["a", "b"]`).
+bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class that YAML cannot express (`Tensor`)
+is dropped from a union: `lr: float | Tensor` must be a number in a configuration. Every other name is `Any`, unless it
+is an alias in the same module (`Kind = Literal["a", "b"]`).
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Rules across several keys, and about files and folders. The parts that obey a rule call the same function."""
+"""Rules across several keys, and about files and folders. The code that depends on a rule calls the same function."""
 
 import os
 import re
@@ -20,7 +20,7 @@ NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.Expor
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
-"""A batch size of at most this many times the one that does not divide is worth naming."""
+"""A batch size is suggested if it is at most this many times the one that does not divide evenly."""
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 
 
@@ -49,7 +49,7 @@ def batch_fault(size: int, world_size: int, source: str | None = None) -> Fault 
     """The samples of a step must divide evenly over the ranks.
 
     Args:
-        source: where the number of ranks is from.
+        source: the key that the number of ranks comes from.
     """
     if size % world_size == 0:
         return None
@@ -168,7 +168,7 @@ def _start(tree: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _fork(tree: dict[str, Any]) -> Iterator[Fault]:
-    """The checkpoint that a fork starts from. One that has checkpoints of its own needs it no longer."""
+    """The checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is not needed."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
         yield Fault("run.fork_without", show(without), "is for a fork; set run.fork_from too.")

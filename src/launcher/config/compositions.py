@@ -23,7 +23,7 @@ MAX_CACHED = 64
 
 
 def normalize(override: str) -> str:
-    """An override as Hydra takes it. Names of digits get quotes, since an id like 12345e67 would be read as a number;
+    """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67 would be a number;
     `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option; `hpo.space` becomes texts.
 
     Raises:
@@ -38,8 +38,8 @@ def normalize(override: str) -> str:
 
 
 def _normalize_space(key: str, value: str) -> str:
-    """`hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` as Hydra takes it: otherwise the first would be a sweep of the
-    settings, and the second names keys that are not in the configuration."""
+    """`hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` as Hydra takes it. As written, the first would be a sweep, and
+    the second would set keys that the configuration does not have."""
     if key:
         text = value if value.startswith(("[", "'", '"')) else _range_text(value)
         return f"++{SPACE}={{{key}:{text}}}"
@@ -57,7 +57,7 @@ def _normalize_space(key: str, value: str) -> str:
 def _range_text(value: Any) -> str:
     """
     Raises:
-        TypeError: a range that Hydra gives without its text.
+        TypeError: a range whose text Hydra does not keep.
     """
     if isinstance(value, list):
         return f"[{','.join(map(_range_text, value))}]"
@@ -105,7 +105,7 @@ def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
 
 
 class Composition:
-    """What some overrides compose to; nobody changes it."""
+    """What some overrides compose to. It must not be changed."""
 
     def __init__(self, config: DictConfig):
         self.config = config

@@ -1,6 +1,6 @@
-"""A configuration file of DeepSpeed's (`strategy.config_file`): what of it is supported, and what contradicts the run.
+"""A DeepSpeed configuration file (`strategy.config_file`): which keys are supported, and which contradict the run.
 
-All contradictions are reported at once. What agrees with the run is taken; "auto" agrees with anything.
+All contradictions are reported at once. A value of "auto" agrees with anything.
 https://www.deepspeed.ai/docs/config-json/ documents the keys.
 """
 
@@ -24,7 +24,7 @@ SUPPORTED = frozenset({
     "gradient_predivide_factor", "data_types", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
     "steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler", "comms_logger",
 })  # fmt: skip
-"""Others would be ignored, or change what a checkpoint has to hold."""
+"""Other keys would be ignored, or would change what a checkpoint must hold."""
 HANDLED_BY_LAUNCHER = {
     "amp": "precision",
     "torch_autocast": "precision",
@@ -34,7 +34,7 @@ HANDLED_BY_LAUNCHER = {
     "wandb": "tracker",
     "csv_monitor": "tracker",
 }
-"""Sections whose work a part of Launcher does, and its key."""
+"""Sections that Launcher handles itself, and the key to set instead."""
 REQUIRED_ZERO_DEFAULTS = {
     "compute_grad_norm": True,
     "elastic_checkpoint": False,
@@ -45,7 +45,7 @@ REQUIRED_ZERO_DEFAULTS = {
     "zero_quantized_nontrainable_weights": False,
     "zero_quantized_weights": False,
 }
-"""With other values a rank's pieces are not those that a checkpoint holds."""
+"""With other values, the pieces on each rank would differ from those in a checkpoint."""
 SCHEDULERS = {"warmuplr": "constant_with_warmup", "warmupdecaylr": "linear", "warmupcosinelr": "cosine"}
 SCHEDULER_KEYS = {
     "warmup_num_steps": "scheduler.warmup_steps",
@@ -54,9 +54,9 @@ SCHEDULER_KEYS = {
     "cos_min_ratio": "scheduler.min_lr_ratio",
 }
 FIXED_SCHEDULER_VALUES = {"warmup_type": "linear", "warmup_min_lr": 0, "warmup_min_ratio": 0}
-"""What every schedule of Launcher does: warm-up is linear, and starts at 0."""
+"""What every schedule of Launcher does: its warm-up is linear and starts at 0."""
 IMPLEMENTATION = ("torch_adam", "adam_w_mode", "fp32_optimizer_states", "bias_correction")
-"""Of an optimizer's parameters: which kernel is used, not what is computed."""
+"""Parameters of an optimizer that select a kernel and do not change what is computed."""
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
@@ -122,7 +122,7 @@ def _without_auto(value: Any) -> Any:
 def file_faults(file: dict[str, Any], path: Path, run: dict[str, Any]) -> Iterator[Fault]:
     """
     Args:
-        run: values of the run by their dotted keys; what is not in it is not compared.
+        run: values of the run by dotted key; keys that are not in it are not compared.
     """
     optimizer, scheduler = _mapping(file.get("optimizer")), _mapping(file.get("scheduler"))
     checks = (_unsupported(file), _batch(file, run), _precision(file, run))
@@ -230,7 +230,7 @@ def _scheduler(section: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
 
 
 def _options(file: dict[str, Any], path: Path, strategy: dict[str, Any]) -> Iterator[Fault]:
-    """Options beside the file, which has to have the same values."""
+    """Options that are set beside the file, which must have the same values."""
     known = signature(TARGET)
     for option in known.parameters if known else ():
         value = strategy.get(option.name, option.default)

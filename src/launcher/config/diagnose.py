@@ -1,6 +1,6 @@
-"""Everything that is wrong with a command line.
+"""Finds every fault of a command line.
 
-Hydra stops at the first fault. `diagnose` applies the overrides one by one, reports each that fails, and validates the
+Hydra stops at the first one. `diagnose` applies the overrides one by one, reports each that fails, and validates the
 rest.
 """
 
@@ -35,7 +35,7 @@ def diagnose(
     """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`.
 
     Args:
-        in_session: the current session is that of the command line, and what it has composed is used again.
+        in_session: the current session is that of the command line; what it has composed is reused.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
@@ -58,7 +58,7 @@ def diagnose(
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Whether a sweeper is chosen that takes intervals: those for grids, ours and Hydra's, do not."""
+    """Whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do not."""
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -94,7 +94,7 @@ class _Diagnosis:
     def __init__(self, config_name: str, faults: list[str]):
         self.config_name, self.faults = config_name, faults
         self.bad_keys: set[str] = set()
-        """Keys that are reported already, and left out of the jobs that follow."""
+        """Keys that are already reported; later jobs leave them out."""
         self.groups = Compositions(lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True))
 
     def examine(self, overrides: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ class _Diagnosis:
             self.faults += error.sentences
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:
-        """Those options that compose; None if nothing composes."""
+        """The options that compose; None: not even the defaults do."""
         options: list[str] = []
         for override in groups:
             if fault := _unknown_option(override):

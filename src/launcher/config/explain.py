@@ -26,7 +26,7 @@ LIBRARIES = (
     f"{Path(__file__).parents[1]}{os.sep}",
     "<frozen",
 )
-"""Where code is that is not the user's."""
+"""Where code that is not the user's is stored."""
 
 
 def report(sentences: Sequence[str]) -> None:
@@ -34,8 +34,12 @@ def report(sentences: Sequence[str]) -> None:
 
 
 def explain(error: BaseException, arguments: Namespace | None = None, in_session: bool = False) -> list[str]:
-    """The sentences for an exception that the user can fix; with `arguments`, a command line that failed before its
-    task started, also for Hydra's own errors. `in_session`: the current session is that of the command line."""
+    """The sentences for an exception that the user can fix; none for other exceptions.
+
+    Args:
+        arguments: the command line, if it failed before its task started: Hydra's own errors are then explained too.
+        in_session: the current session is that of the command line.
+    """
     if (own := config_error(error)) is not None:
         return own.sentences
     if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
@@ -69,7 +73,7 @@ def _not_located(error: InstantiationException) -> str | None:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """What a part raised while Hydra built it."""
+    """The error that a part raised while Hydra built it."""
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -1,4 +1,4 @@
-"""Types of keys: in words, and whether a value has one."""
+"""The type of a key: its description in words, and whether a value fits it."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin

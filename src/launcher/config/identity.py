@@ -1,4 +1,4 @@
-"""What identifies a run: its name and its id (a hash of the configuration); and how two configurations differ.
+"""What identifies a run, its name and id (a hash of the configuration); and how two configurations differ.
 
 Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`
 and `${launcher.path:...}`. They see the whole configuration, so they resolve to the same value
@@ -21,22 +21,22 @@ from launcher.config.tree import get, leaves, mapped, walk
 from launcher.config.written import RESOLVERS, Written, is_interpolation, plain
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
-"""Interpolations of where a run is stored, not what it computes; they are hashed as written."""
+"""Interpolations that tell where a run is stored, not what it computes; they are hashed as written."""
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
-"""The keys of `run` that count where they are set: another run, and another state to start from."""
+"""The keys of `run` that are hashed if they are set: they make another run, or start it from another state."""
 
 HASHED_FILES = ("strategy.config_file",)
-"""Files whose content counts, not their path."""
+"""Keys of files whose content is hashed, not their path."""
 
 MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
-"""Where metrics are from. A part whose `metric` steers training makes the hook that measures it count too."""
+"""The hooks that measure metrics, by prefix. A part whose `metric` steers training makes that hook count too."""
 
 _computing = False
 
 
 def run_id(config: DictConfig | Written) -> str:
-    """The first 8 hex digits of a hash of all that counts, see `identity`.
+    """The first 8 hex digits of a hash over `identity`.
 
     Raises:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
@@ -48,8 +48,8 @@ def run_id(config: DictConfig | Written) -> str:
 
 
 def identity(config: DictConfig | Written) -> dict[str, Any]:
-    """The resolved configuration without what `run.not_identity` names, with the `HASHED_RUN_KEYS` that are
-    set; whole floats are ints (`lr=1.0` is `lr=1`)."""
+    """What is hashed: the resolved configuration without the keys of `run.not_identity`, and with those of
+    `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
     config = Written.of(config)
     excluded = {str(path) for path in config.select("run.not_identity") or ()} | {"run", "hydra"}
     tree = config.tree
@@ -81,14 +81,14 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
 
 
 def _steering(tree: dict[str, Any], config: Written) -> set[str]:
-    """The hooks that measure what a counted part is steered by: early stopping by `metric: val/loss`."""
+    """The hooks that measure a metric by which a counted part steers training, as early stopping by `val/loss`."""
     paths = [path for path, _ in walk(tree) if path.endswith(".metric")]
     metrics = [str(config.select(path)) for path in paths]
     return {hook for metric in metrics for prefix, hook in MEASURED_BY.items() if metric.startswith(prefix)}
 
 
 def _content(file: Path) -> Any:
-    """JSON as parsed, any other text as it is; the path of a file that cannot be read."""
+    """The content of a file, parsed if it is JSON; its path if it cannot be read."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError):
@@ -130,7 +130,7 @@ def run_name(config: DictConfig | Written) -> str:
 
 def fix_name(config: DictConfig) -> None:
     """Replace the interpolations of the run's name and id by their values: each access would hash the configuration
-    again. Validation reports why they do not resolve, if they do not."""
+    again. If they do not resolve, validation reports why."""
     try:
         name, identity = config.run.name, config.run.id
     except Exception:

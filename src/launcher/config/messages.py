@@ -1,4 +1,4 @@
-"""Faults of a configuration, and how their sentences show values and suggestions."""
+"""Faults of a configuration, and how messages show values and suggestions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a key. `value` is its value as shown; None: it does not matter, or there is none."""
+    """What is wrong with a key. `value` is its value as shown; None: the message needs no value."""
 
     key: str
     value: str | None

@@ -1,4 +1,4 @@
-"""How many nodes a job may have: a number, or the least and the most (`1-4`)."""
+"""How many nodes a job may have: a number, or a range (`1-4`)."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class NodeRange:
 
     @classmethod
     def parse(cls, nodes: Any) -> "NodeRange | None":
-        """The value of `dispatch.nodes`; None: it is not a number of nodes, nor a range."""
+        """The value of `dispatch.nodes`; None: it is neither a number of nodes nor a range."""
         if type(nodes) is int and nodes > 0:
             return cls(nodes, nodes)
         match = RANGE.fullmatch(nodes) if isinstance(nodes, str) else None

@@ -1,4 +1,4 @@
-"""Folders of configuration: where they are, and their groups and options. Does not import Hydra by itself."""
+"""Configuration folders: where they are, and their groups and options. Importing this does not import Hydra."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def main_folder() -> Traversable:
 
 
 def own_folder() -> Path | None:
-    """`conf/` in the current folder, if it has options of our groups; None without one.
+    """`conf/` in the current folder, if it has options of our groups; else None.
 
     A `conf/` with a `config.yaml` belongs to another Hydra program, or is a checkout of Launcher.
     """
@@ -42,8 +42,8 @@ def own_folder() -> Path | None:
 
 
 def installed() -> dict[str, Path | None]:
-    """The folders of options that installed packages have, by the package's dotted name: entry points of the group
-    `launcher.conf`. None: there is no such package. Nothing is imported."""
+    """The configuration folders of installed packages, by the package's dotted name: entry points of the group
+    `launcher.conf`. None: the package does not exist. Nothing is imported."""
     if not any(map(_may_have_entry_points, sys.path)) and not _has_other_finders():
         return {}
     from importlib.metadata import entry_points
@@ -55,8 +55,8 @@ def installed() -> dict[str, Path | None]:
 
 
 def _may_have_entry_points(folder: str) -> bool:
-    """Whether a folder of `sys.path` may have a package with options. `importlib.metadata` knows it exactly, and takes
-    20 ms of each start; most environments have none."""
+    """Whether a folder of `sys.path` may have a package with options. Most have none, and `importlib.metadata`, which
+    knows exactly, would take 20 ms of each start."""
     if os.path.isfile(folder) or folder.endswith(".egg"):
         return True
     try:
@@ -75,7 +75,7 @@ def _mentions_entry_points(file: str) -> bool:
 
 
 def _has_other_finders() -> bool:
-    """Whether packages may be found elsewhere than in folders."""
+    """Whether packages may come from elsewhere than folders."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     return finders != [PathFinder]
 

@@ -1,4 +1,4 @@
-"""What a configuration can say: each group's options and keys, read from the YAML files and the signatures."""
+"""The options and keys of each group, read from the YAML files and the signatures."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Option:
 
 
 def group_options(folders: Sequence[Traversable], group: str) -> list[Option]:
-    """The options of a group; the first folder that has an option counts."""
+    """The options of a group, each from the first folder that has it."""
     listed = []
     for name in options(folders, group):
         file = next(file for folder in folders if (file := folder / group / f"{name}.yaml").is_file())
@@ -89,7 +89,7 @@ def _option(group: str, name: str, text: str) -> Option:
 
 
 def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
-    """The entries of a defaults list as on the command line, but for `_self_`."""
+    """The entries of a defaults list as on the command line, without `_self_`."""
     texts = []
     for entry in content.get("defaults", ()):
         if isinstance(entry, dict):

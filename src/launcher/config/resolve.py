@@ -13,13 +13,13 @@ from launcher.config.tree import join, mapped, walk
 from launcher.config.written import Written, is_interpolation, plain
 
 UNRESOLVED = object()
-"""Stands for a value that is reported already: no other rule reports it."""
+"""Replaces a value that is already reported, so that no other rule reports it."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def resolve(config: DictConfig | Written) -> tuple[dict[str, Any], list[Fault]]:
-    """The configuration as plain containers, without Hydra's node, and a fault for each value that is missing."""
+    """The configuration as plain containers, without Hydra's node, and the faults of values that do not resolve."""
     config = Written.of(config)
     resolver, written = _Resolver(config), config.without_hydra
     # run.id hashes everything, so it resolves only if everything else does: it comes last
@@ -35,8 +35,8 @@ def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, interpolations filled in; without `hydra`, and without the settings of a
-    search, which a run does not depend on. For a valid configuration."""
+    """A valid configuration as plain containers, resolved; without `hydra`, and without the settings of a search, on
+    which a run does not depend."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
@@ -62,7 +62,7 @@ class _Resolver:
         self.config = config
         self.faults: list[Fault] = []
         self.lacking: dict[str, dict[str, str]] = {}
-        """Groups whose option lacks keys that others refer to: the reference (`model.vocab_size=${...}`) -> key."""
+        """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key that is missing."""
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":

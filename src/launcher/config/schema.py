@@ -1,4 +1,4 @@
-"""Every fault of a composed configuration, before anything heavy is imported.
+"""Finds every fault of a composed configuration, before anything heavy is imported.
 
 The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in `launcher.config.sections`. For a node with
 `_target_` the target's own signature is the schema, read from its source. Rules across several keys are in
@@ -27,7 +27,7 @@ from launcher.config.written import Written
 from launcher.errors import ConfigError
 
 OPEN_SECTIONS = ("paths",)
-"""Sections in which users may keep keys of their own."""
+"""Sections to which users may add keys."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
 HYDRA_KEYS: dict[str, Any] = {
     "hydra.run.dir": "${run.dir}",
@@ -36,9 +36,9 @@ HYDRA_KEYS: dict[str, Any] = {
     "hydra.output_subdir": None,
     "hydra.job.chdir": False,
 }
-"""Where Hydra writes, and its current folder, follow from `paths.outputs`."""
+"""Hydra's output folders follow from `paths.outputs`, and it must not change the current folder."""
 FACTORIES = ("optimizer", "scheduler")
-"""Groups whose targets get their first argument when training builds them, with or without `_partial_: true`."""
+"""Groups whose targets get their first argument from training, with or without `_partial_: true`."""
 REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
@@ -73,7 +73,7 @@ def check_hydra(config: DictConfig | Written) -> None:
     """Check Hydra's own keys, if the configuration has them.
 
     Raises:
-        ConfigError: a key that changes where a run is stored, or a folder of configuration that does not exist.
+        ConfigError: a key changes where a run is stored, or a configuration folder does not exist.
     """
     tree = Written.of(config).tree
     hydra = tree.get("hydra", {})
@@ -99,7 +99,7 @@ def check_hydra(config: DictConfig | Written) -> None:
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
-    """Chosen options that a later folder has too, with other content: Hydra silently uses the first."""
+    """Chosen options that several folders have, with different content: Hydra silently uses the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -114,7 +114,7 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """A node, resolved, without the user's own keys, which others refer to and its `_target_` does not take."""
+    """A node, resolved, without the keys that its `_target_` does not take: other keys refer to them."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
@@ -123,8 +123,8 @@ def without_own_keys(node: DictConfig) -> DictConfig:
 
 
 def _at_their_source(faults: list[Fault], sources: dict[str, str]) -> list[Fault]:
-    """Each fault once. A key that takes a bad value from another key is not reported besides it; one that takes a value
-    of the wrong type from a good key names that key."""
+    """Each fault once. If a key refers to another key that has a fault itself, only that key is reported. If it refers
+    to a valid key of the wrong type for it, the sentence names both."""
     keys = {fault.key for fault in faults}
     kept = []
     for fault in dict.fromkeys(faults):
@@ -223,7 +223,7 @@ def target_not_found(path: str, target: str, error: NotFound) -> Fault:
 
 
 def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[Fault]:
-    """Compare the keys of a node with a signature; a partial gets its missing arguments later."""
+    """Compare the keys of a node with a signature. With `partial`, missing arguments come later."""
     for key, value in node.items():
         if key in spec.names:
             yield from _typed(join(path, key), value, spec[key])
@@ -256,6 +256,6 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[Fault]:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Whether a list or mapping has an unresolved value, or a part to build, in it: its final items are unknown."""
+    """Whether a list or mapping has an unresolved value or a part to build, so that its final items are unknown."""
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return any(item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items)

@@ -91,7 +91,7 @@ SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys,
 
 @cache
 def section(keys: type, takes_more: bool = False) -> Signature:
-    """The keys of a section, as a signature."""
+    """A section's keys as a signature."""
     hints = get_type_hints(keys, include_extras=True)
     parameters = []
     for each in fields(keys):

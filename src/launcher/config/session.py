@@ -1,4 +1,4 @@
-"""Hydra in process, and the only module that uses private names of Hydra and OmegaConf."""
+"""Runs Hydra in process. The only module that uses private names of Hydra and OmegaConf."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueEr
 
 @contextmanager
 def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Set Hydra up with our config folder and the user's, as its command line does."""
+    """Set Hydra up with our configuration folder and the user's, as its command line does."""
     path = config_path()
     if path.startswith("pkg://"):
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
@@ -61,8 +61,7 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
 
 
 def run_application(task: TaskFunction, config_name: str, overrides: Sequence[str], multirun: bool) -> None:
-    """What `hydra.main` does for a command line whose mode is known, in the current session: the configuration is
-    composed once.
+    """Do what `hydra.main` does, in the current session. The mode is known, so the configuration is composed only once.
 
     Raises:
         AssertionError: not `multirun`, but the configuration sets `hydra.mode` to MULTIRUN.
@@ -76,13 +75,13 @@ def run_application(task: TaskFunction, config_name: str, overrides: Sequence[st
 
 
 class GroupsFirst(ConfigLoaderImpl):
-    """Composes a run's groups, and applies its values to a copy: where a value does not apply, the diagnosis of the
-    command line needs the groups again, and composing them takes 100 ms."""
+    """Composes a run's groups, and applies its values to a copy. If a value does not apply, the diagnosis needs the
+    composed groups again, and composing them takes 100 ms."""
 
     def __init__(self, search_path: Any):
         super().__init__(search_path)
         self._composed: tuple[Any, DictConfig] | None = None
-        """The last groups that were composed for values, with their name; nobody changes it."""
+        """The last composed groups, after the names that they were composed from; never changed."""
 
     def load_configuration(
         self,
@@ -92,7 +91,7 @@ class GroupsFirst(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """As Hydra's.
+        """Overrides Hydra's method.
 
         Raises:
             hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: it does not compose.

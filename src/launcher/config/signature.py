@@ -30,7 +30,7 @@ SIGNATURE_PRESERVING = {
 }  # fmt: skip
 """Decorators that keep a function's signature."""
 PLAIN_BASES = {"object", "ABC", "Generic", "Protocol", "Module"}
-"""Base classes whose constructor takes nothing from a configuration."""
+"""Base classes whose constructors take nothing from a configuration."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Signature:
 
 @cache
 def signature(target: str) -> Signature | None:
-    """The parameters of a class or function, without `self`; None if only running code defines them.
+    """The parameters of a class or function, without `self`; None: only running code defines them.
 
     Raises:
         launcher.config.source.NotFound: there is no such module, or no such name in it.
@@ -82,7 +82,7 @@ def signature(target: str) -> Signature | None:
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:
-    """The signature of a class's constructor, own or inherited; None if there is none."""
+    """The signature of a class's constructor, its own or inherited; None: it has none."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
     marks = [dotted_name(mark.func if isinstance(mark, ast.Call) else mark) or "" for mark in node.decorator_list]
@@ -103,7 +103,7 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
 
 
 def _bases(definition: Definition) -> Iterator[Definition | None]:
-    """The base classes whose constructor counts; None for one that cannot be read."""
+    """The base classes whose constructors count; None for each that cannot be read."""
     assert isinstance(definition.node, ast.ClassDef)
     for base in definition.node.bases:
         base = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]

@@ -1,4 +1,4 @@
-"""Where a dotted name is defined, read from source: nothing is imported, so torch is not.
+"""Where a dotted name is defined, read from source. Nothing is imported, so torch is not loaded.
 
 `torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an assignment, or an
 import to follow. Names that only exist in running code (extension modules, `__getattr__`, `exec`) are `Unresolvable`.
@@ -19,7 +19,7 @@ Binding = str | ast.stmt
 
 
 class NotFound(LookupError):
-    """The name does not exist. The module `where` has only `names`; no such top-level module: `where` is ""."""
+    """The name does not exist in the module `where`, which has `names`. `where` is "": there is no such module."""
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
@@ -36,7 +36,7 @@ class Module:
     path: Path | None
     """The source file; None for a namespace package, and for a module without Python source."""
     folders: tuple[str, ...] = ()
-    """Where the submodules of a package are."""
+    """The folders of a package's submodules."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
 
 
 def locate(dotted: str, hops: int = 0) -> Module | Definition:
-    """What a dotted name is.
+    """The module or definition of a dotted name.
 
     Raises:
         NotFound: no such module, or no such name in it.

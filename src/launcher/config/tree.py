@@ -31,8 +31,8 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mapped(tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()) -> Any:
-    """The tree with each leaf replaced by `change(leaf, keys)`; `keys` lead to the leaf. What stays the same is shared
-    with the old tree."""
+    """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf. Unchanged nodes are
+    shared with the old tree."""
     if isinstance(tree, Mapping):
         node = {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
         return tree if _is_same(node.items(), tree.items()) else node

@@ -1,4 +1,4 @@
-"""A composed configuration as plain containers: OmegaConf takes a hundred times as long to read or resolve a value."""
+"""A composed configuration as plain containers: OmegaConf takes a hundred times longer to read or resolve a value."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ class Written:
     Args:
         tree: the configuration, interpolations as written, with its `hydra` node if it has one. Trees share their
             nodes, so nothing in them is changed in place.
-        root: returns the same as a DictConfig, for what only OmegaConf resolves.
+        root: returns the same as a DictConfig, for interpolations that only OmegaConf resolves.
     """
 
     def __init__(self, tree: dict[str, Any], root: Callable[[], DictConfig]):
@@ -46,7 +46,7 @@ class Written:
         return {key: value for key, value in self.tree.items() if key != "hydra"}
 
     def at(self, keys: Iterable[Any]) -> Any:
-        """The resolved value under nested keys; a container as it is written.
+        """The resolved value under nested keys; a container is returned as written.
 
         Raises:
             omegaconf.errors.OmegaConfBaseException: it does not resolve.

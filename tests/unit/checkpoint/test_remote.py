@@ -65,7 +65,7 @@ def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1)
     save(store, 2)
-    (file,) = store.fs.glob(f"{store.home}/step-00000002-*/{name}")
+    (file,) = store.fs.glob(f"{store.base}/step-00000002-*/{name}")
     if damage == "delete":
         store.fs.rm_file(file)
     else:
@@ -75,14 +75,14 @@ def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str
     other = elsewhere(store)
     assert value(other) == 1.0
     if (damage, name) != ("delete", "manifest.json"):  # without one it was never a checkpoint
-        assert store.fs.glob(f"{store.home}/corrupt-step-00000002-*")
+        assert store.fs.glob(f"{store.base}/corrupt-step-00000002-*")
     assert other.remote_steps() == [1]
 
 
 def test_only_damaged_ones_are_an_error(tmp_path: Path, url: str) -> None:
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1)
-    (file,) = store.fs.glob(f"{store.home}/*/state.json")
+    (file,) = store.fs.glob(f"{store.base}/*/state.json")
     store.fs.pipe_file(file, b"{}")
     with pytest.raises(CorruptCheckpoint, match="state"):
         elsewhere(store).newest_valid()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.completion import SCRIPT, answer, asked, candidates
+from launcher.cli.completion import SCRIPT, answer, candidates, request_of
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_bash_replaces_what_follows_its_last_break(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_other_shells_are_left_to_hydra(words: list[str], expected: str | None) -> None:
-    assert asked(words) == expected
+    assert request_of(words) == expected
 
 
 def test_the_script_completes_in_bash() -> None:
