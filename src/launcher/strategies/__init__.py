@@ -1,1 +1,1 @@
-"""How the parts of a run are laid over processes and devices: one strategy a file, all by the verbs of `base`."""
+"""How model and optimizer are distributed over processes and devices. `base` has the interface of a strategy."""

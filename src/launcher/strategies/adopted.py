@@ -48,7 +48,7 @@ class AdoptedStrategy(NativeStrategy):
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         return self.model, self.optimizer
 
-    # Of `StateDictOptions`, the others do not concern a checkpoint: it is sharded, and written from host memory.
+    # The other `StateDictOptions` do not concern a checkpoint: it is sharded, and written from host memory.
     def _frozen(self) -> set[str]:
         return {name for name, p in unwrap(self.model).named_parameters() if not p.requires_grad}
 

@@ -1,4 +1,4 @@
-"""strategy=auto: what suits the number of ranks."""
+"""strategy=auto: chosen by the number of ranks."""
 
 from launcher.run.ranks import Ranks
 from launcher.strategies.base import Strategy

@@ -22,7 +22,7 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 class Snapshot:
     """One rank's part of the state at a step boundary: live tensors by name, and a tree of plain values.
 
-    Training continues with these very tensors: copy them to keep a snapshot past the boundary.
+    Training goes on changing these tensors: copy them to keep a snapshot past the boundary.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -52,12 +52,12 @@ class Saved(Protocol):
     def names(self) -> list[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the full tensor, however it was sharded."""
+        """Shape of the full tensor, whether sharded or not."""
 
     def dtype(self, name: str) -> torch.dtype: ...
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
-        """Inside, reads run concurrently; their values are complete only at its end."""
+        """A context in which reads run concurrently; their values are complete only at its end."""
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
         """Fill `target`, the box or range (see `Part`) of the full tensor that starts at `offset` (default: the
@@ -75,14 +75,14 @@ class Strategy(ABC):
     checkpoint_format: ClassVar[str] = "sharded"
     name: ClassVar[str]
     forward_is_collective: ClassVar[bool] = False
-    """Whether a forward pass waits for other ranks: then all ranks must make the same number."""
+    """Whether a forward pass waits for other ranks; all ranks must then make the same number of them."""
 
     compiles_whole: ClassVar[bool] = True
-    """Whether the compiler gets one graph; otherwise the strategy's work between blocks breaks it."""
+    """Whether the compiler gets one graph. False: the strategy's work between blocks breaks it."""
 
     has_plain_tensors: ClassVar[bool] = True
-    """Whether the model's parameters and their gradients are tensors of their own (DTensors where sharded), rather than
-    ranges of flat buffers."""
+    """Whether each parameter and its gradient is a separate tensor (a DTensor if sharded). False: they are ranges of
+    flat buffers."""
 
     ranks: Ranks
     device: torch.device
@@ -95,8 +95,8 @@ class Strategy(ABC):
     """Called between unscaling and clipping, when gradients are those of the whole step."""
 
     veto: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Called with the gradient's norm before the update; returns a 0-d bool tensor, the same on every rank: whether to
-    leave this update out. The step counts as made, with its learning rate."""
+    """Called with the gradient's norm before the update. It returns a 0-d bool tensor, the same on every rank: whether
+    to skip this update. The step still counts, and the learning rate moves on."""
 
     needs_closure: bool = False
     """Whether the optimizer's step computes loss and gradients itself (LBFGS)."""
@@ -112,7 +112,7 @@ class Strategy(ABC):
         """
 
     def init_context(self) -> torch.device:
-        """Where a model's constructor runs: on its device, or on the meta device if that saves memory or time."""
+        """The device on which a model's constructor runs: the rank's, or meta if that saves memory or time."""
         return self.device
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Strategy(ABC):
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        """Around a micro-batch: its gradients are exchanged only if `enabled`."""
+        """A context for one micro-batch; its gradients are exchanged only if `enabled`."""
         return NULL
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def zero_grad(self) -> None:
-        """Drop what has been accumulated."""
+        """Drop the accumulated gradients."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -150,7 +150,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
-        """Load model tensors only; returns a sentence for each that does not match (`strict`: raises instead)."""
+        """Load model tensors only. Returns a sentence for each that does not match; `strict`: raises TrainingError."""
 
     @abstractmethod
     def full_weights(self) -> dict[str, torch.Tensor] | None:

@@ -21,7 +21,7 @@ class DdpStrategy(NativeStrategy):
     """Gradients are averaged over the ranks in buckets, during the backward pass.
 
     Args:
-        find_unused_parameters: some parameters get no gradient in some steps; it walks the graph in each step.
+        find_unused_parameters: some parameters get no gradient in some steps. DDP then walks the graph in each step.
         static_graph: every step uses the same parameters, so DDP can plan ahead; gradients are then exchanged with
             each micro-batch.
         bucket_cap_mb: MiB of gradients per all-reduce.
@@ -63,7 +63,7 @@ class DdpStrategy(NativeStrategy):
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)
-        optimizer = build_optimizer(model)  # of the unwrapped model, whose names and methods it may use
+        optimizer = build_optimizer(model)  # gets the unwrapped model, whose names and methods it may use
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"  # its older name
@@ -71,12 +71,11 @@ class DdpStrategy(NativeStrategy):
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
             wrapped.register_comm_hook(None, average_in_bf16)
-        # A static graph is learned from the first pass, which must be a real one; with unused parameters the first
-        # buckets are kept.
-        if not (self.options["static_graph"] or self.options["find_unused_parameters"]):
-            settle_buckets(wrapped)
-        # A static graph is learned from the first backward pass, which must include the exchange.
+        # DDP learns a static graph from the first pass, which must be a real one and include the exchange. With unused
+        # parameters, DDP keeps its first buckets.
         is_static = self.options["static_graph"]
+        if not (is_static or self.options["find_unused_parameters"]):
+            settle_buckets(wrapped)
         self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate and not is_static else None
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
@@ -90,13 +89,13 @@ def settle_buckets(wrapped: Any) -> None:
 
     DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the order in which the
     gradients arrived. So the first step of a resumed run would add up the ranks in another order than the same step of
-    an uninterrupted run, and a sum of three or more numbers depends on the order. Here the first backward pass is over
-    the parameters only, the last ones first, and the first forward pass takes over its buckets: the model computes
-    nothing twice, and no random number is drawn.
+    an uninterrupted run, and a sum of three or more numbers depends on the order. So we make a first backward pass over
+    the parameters only, the last ones first, and the first real step uses its buckets. The model computes nothing
+    twice, and no random number is drawn.
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
-    own = vars(model).get("forward")  # set if the class's was replaced
+    own = vars(model).get("forward")  # set if the instance replaces its class's
     model.forward = lambda start: sum((p.sum() for p in parameters), start)
     try:
         wrapped(torch.zeros((), device=parameters[0].device)).backward()

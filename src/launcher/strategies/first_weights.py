@@ -1,4 +1,4 @@
-"""A model's first weights: those of `strategy=none`, under every strategy and on any number of ranks."""
+"""A model's first weights: the same under every strategy and on any number of ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from launcher.run.rng import restore_rng, rng_state
 
 META = torch.device("meta")
 UNSET = 0xFF
-"""Each byte of memory that has not been written: NaN in every floating-point format, -1 in signed integers."""
+"""Fills memory that has not been written yet: NaN in every floating-point format, -1 in signed integers."""
 
 
 def build(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
@@ -25,9 +25,9 @@ def build(build_model: Callable[[], nn.Module], build_on: torch.device, device: 
 def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
     """Build a model and draw its weights on `device`.
 
-    `init_weights()`, where the model has it, starts from the random state that the constructor started from. What a
-    constructor computes is lost on the meta device. So a model built there is kept only if its `init_weights()` sets
-    every tensor; otherwise it is built again, on `device`.
+    `init_weights()`, if the model has it, starts from the same random state as the constructor. What a constructor
+    computes is lost on the meta device. So a model built there is kept only if its `init_weights()` sets every tensor;
+    otherwise it is built again, on `device`.
     """
     start = rng_state()
     if build_on == META:
@@ -46,19 +46,19 @@ def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: t
 
 
 def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
-    """The model on the meta device: its modules and shapes. None: its constructor needs values."""
+    """The model on the meta device: its modules and shapes. None: its constructor needs real values."""
     try:
         with META:
             model = build_model()
     except Exception:
-        return None  # a mistake of another kind is raised when the model is built on a real device
+        return None  # any other error comes again when the model is built on a real device
     values = (value for module in model.modules() for value in vars(module).values())
     has_unregistered = any(isinstance(value, torch.Tensor) and value.is_meta for value in values)
     return None if has_unregistered else model
 
 
 def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
-    """Give a model built on the meta device memory, call its `init_weights()`, and check what that has set."""
+    """Allocate a model built on the meta device, call its `init_weights()`, and check that it sets every tensor."""
     if not hasattr(model, "init_weights"):
         return False
     materialise(model, device)
@@ -74,8 +74,8 @@ def _has_unset(tensor: torch.Tensor) -> bool:
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Give the tensors of a model built on the meta device memory with `UNSET` bytes. Unlike `to_empty`, a parameter
-    with two names stays one."""
+    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes. Unlike with `to_empty`, tied
+    parameters stay tied."""
     made: dict[int, Any] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -86,7 +86,7 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                     data = _unset_like(tensor, device) if tensor.is_meta else tensor.detach().to(device)
                     is_parameter = isinstance(tensor, nn.Parameter)
                     made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
-                    made[-id(tensor)] = tensor  # alive, so that no other gets its id
+                    made[-id(tensor)] = tensor  # keeps it alive, so that no other tensor gets its id
                 tensors[name] = made[id(tensor)]
 
 
@@ -98,7 +98,7 @@ def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """Inside, every rank draws rank 0's random numbers. Afterwards the other ranks' own numbers continue as before."""
+    """A context in which every rank draws rank 0's random numbers. Then the other ranks' own state is restored."""
     own = rng_state()
     restore_rng(ranks.broadcast(own))
     try:

@@ -31,21 +31,21 @@ class FsdpStrategy(NativeStrategy):
     """Parameters, gradients and optimizer state are sharded over the ranks, along each tensor's first dimension.
 
     With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh `replicate` x
-    `shard`: pieces are exchanged within a row, gradients averaged over the rows too.
+    `shard`: pieces are exchanged within a row, and gradients are averaged over the rows too.
 
     Args:
-        sharding: full_shard frees a block's weights after its forward pass and gathers them again for the backward;
-            shard_grad_op keeps them from one to the other; no_shard leaves all whole on every rank.
-        replicate: copies of the whole model; it divides the number of ranks.
-        min_params: a module with so many parameters is sharded as one; null: the model's own blocks, else 100000;
-            0: all as one.
-        mixed_precision: under precision=bf16 or fp16 weights travel and compute in that format; false: they travel in
-            fp32, and autocast alone converts them.
-        reduce_dtype: gradients are summed over the ranks in this format, under mixed precision.
+        sharding: full_shard frees a block's weights after its forward pass and gathers them again for the backward
+            pass; shard_grad_op keeps them in between; no_shard keeps all weights whole on every rank.
+        replicate: copies of the whole model; must divide the number of ranks.
+        min_params: a module with at least this many parameters is sharded as a unit; null: the model's own blocks, else
+            100000; 0: the whole model is one unit.
+        mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format; false: they are
+            gathered in fp32, and autocast converts them.
+        reduce_dtype: under mixed precision, gradients are summed over the ranks in this format.
         cpu_offload: pieces, their gradients and the optimizer's state and step are on the host.
         prefetch: blocks gathered ahead of the present one, besides what FSDP2 does by itself.
         init: device: each rank draws the whole model on its device once and keeps its piece, so the weights are those
-            of strategy=none; host: rank 0 draws it in host memory and hands out the pieces, for a model larger than a
+            of strategy=none; host: rank 0 draws it in host memory and sends out the pieces, for a model larger than a
             device.
         timeout: seconds that a rank waits for the others before it fails.
     """
@@ -78,16 +78,16 @@ class FsdpStrategy(NativeStrategy):
         if self.sharding == "no_shard" and self.replicate not in (1, world):
             raise ConfigError(
                 f"strategy.replicate={self.replicate}: strategy.sharding=no_shard has a copy on each of the {world} "
-                "ranks; take strategy.replicate=1 or strategy.sharding=full_shard."
+                "ranks; use strategy.replicate=1 or strategy.sharding=full_shard."
             )
         if self.reduce_dtype != "fp32" and not (self.mixed_precision and precision.is_mixed):
             raise ConfigError(
-                f"strategy.reduce_dtype={self.reduce_dtype}: gradients are fp32 without mixed precision; take "
+                f"strategy.reduce_dtype={self.reduce_dtype}: gradients are fp32 without mixed precision; use "
                 "strategy.reduce_dtype=fp32 or precision=bf16."
             )
         if world % self.replicate:
             raise ConfigError(
-                f"strategy.replicate={self.replicate}: does not divide the {world} ranks; take a divisor of {world}."
+                f"strategy.replicate={self.replicate}: does not divide the {world} ranks; use a divisor of {world}."
             )
         ranks.join(self.device, self.timeout)
         replicas = world if self.sharding == "no_shard" else self.replicate
@@ -112,7 +112,7 @@ class FsdpStrategy(NativeStrategy):
         else:
             with same_draws():
                 model = self._from_host(build_model)
-        # only now: sharding has replaced the parameters that the model was built with
+        # Only now: sharding has replaced the model's parameters.
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
         self._same_use = SameUse(model, units, self.name) if self.ranks.world_size > 1 else None
@@ -133,8 +133,8 @@ class FsdpStrategy(NativeStrategy):
         self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
 
     def _mixed_precision_policy(self) -> Any:
-        """bf16 or fp16 weights under autocast, which converts inputs where it should; FSDP2 would round all of them,
-        position tables too."""
+        """bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2 itself would round all of
+        them, even position tables."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         if not (self.mixed_precision and self.precision.is_mixed):
@@ -143,7 +143,7 @@ class FsdpStrategy(NativeStrategy):
         return MixedPrecisionPolicy(self.precision.dtype, reduce_dtype, cast_forward_inputs=False)
 
     def _prefetch(self, units: list[Any]) -> None:
-        """`units` in the order of the forward pass."""
+        """Prefetch explicitly; `units` are in the order of the forward pass."""
         depth = self.prefetch
         for i, unit in enumerate(units if depth else ()):
             unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + depth])
@@ -214,7 +214,7 @@ Slot = tuple[nn.Module, str]
 
 
 def _ties(model: nn.Module) -> list[list[Slot]]:
-    """The places of each tied parameter."""
+    """For each tied parameter, the modules and names that share it."""
     places: dict[int, list[Slot]] = {}
     for module in model.modules():
         for name, p in module._parameters.items():
@@ -224,7 +224,7 @@ def _ties(model: nn.Module) -> list[list[Slot]]:
 
 
 def _tie(ties: list[list[Slot]]) -> None:
-    """Tie the parameters in these places again."""
+    """Tie the parameters at these modules and names again."""
     for (first, key), *others in ties:
         for module, name in others:
             module._parameters[name] = first._parameters[key]

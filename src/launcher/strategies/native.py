@@ -98,7 +98,7 @@ class NativeStrategy(Strategy):
         veto = self.veto(norm) if self.veto is not None else None
         if self._device_decides:
             return self._update_unseen(norm, veto)
-        # The norm is finite exactly if every gradient is, unless the sum of squares overflows, which is as bad.
+        # The norm is finite if and only if every gradient is, unless the sum of squares overflows, which is as bad.
         if not math.isfinite((norm if veto is None else norm.masked_fill(veto, math.inf)).item()):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
         self._clip(norm)
@@ -115,7 +115,7 @@ class NativeStrategy(Strategy):
     def _check_closure(self) -> None:
         """
         Raises:
-            ConfigError: a setting that such an optimizer does not support.
+            ConfigError: an optimizer that needs a closure does not support the precision or the strategy.
         """
         name = type(self.optimizer).__name__
         if self.scaler.is_enabled():
@@ -124,7 +124,7 @@ class NativeStrategy(Strategy):
             raise ConfigError(f"strategy={self.name}: {name} does not support sharded parameters; use strategy=ddp.")
 
     def _closure(self) -> Callable[[], torch.Tensor]:
-        """Its first call returns what is already computed."""
+        """The closure for `optimizer.step`. Its first call returns the loss that is already computed."""
         assert self.closure is not None
         loss, evaluate_again = self.closure
         is_first = True
@@ -207,7 +207,7 @@ class NativeStrategy(Strategy):
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
-            full = whole(tensor)  # one at a time: only rank 0 collects them, on its host
+            full = whole(tensor)  # one at a time: only rank 0 keeps them, in host memory
             if self.ranks.is_main:
                 weights[name] = full.cpu()
         return weights if self.ranks.is_main else None

@@ -11,7 +11,7 @@ from launcher.strategies.sharded import whole
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """One list for plain tensors and one per mesh of sharded tensors: foreach operations take no mixture."""
+    """One list for plain tensors and one per mesh of sharded tensors: foreach operations do not support a mixture."""
     meshes: dict[Any, list[nn.Parameter]] = {}
     for p in parameters:
         meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)

@@ -1,4 +1,4 @@
-"""An optimizer's state by parameter name: it fits other strategies, wrappers and orders of groups."""
+"""An optimizer's state by parameter name, so that it fits other strategies, wrappers and orders of groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,8 +58,8 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Restore what `optimizer_snapshot` returned, and nothing else: state of another checkpoint, which turned out to be
-    broken while it was read, is gone.
+    """Restore what `optimizer_snapshot` returned. Any other state is removed, such as that of a checkpoint that turned
+    out to be damaged while it was read.
 
     Raises:
         TrainingError: the optimizer has other parameters or another number of groups than the checkpoint.
@@ -106,18 +106,18 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """
     Raises:
-        TrainingError: the checkpoint has another number of them.
+        TrainingError: the checkpoint has another number of groups.
     """
     if len(groups) != len(optimizer.param_groups):
         raise TrainingError(
             f"The optimizer has {len(optimizer.param_groups)} parameter groups, the checkpoint {len(groups)}: "
-            "it was written with another optimizer. run.init_from takes its weights alone."
+            "it was written with another optimizer. run.init_from loads only its weights."
         )
 
 
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:
-    """A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless the kernel reads it.
-    The tensor at `present` is reused if it fits: allocating costs more than reading."""
+    """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless
+    the kernel reads it. The tensor `present` is reused if it fits: allocating costs more than reading."""
     shape = saved.shape(full)
     if isinstance(present, torch.Tensor) and shape and present.shape == shape and present.dtype == saved.dtype(full):
         target = present
@@ -131,7 +131,7 @@ def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], p
 
 
 def _to_device(value: Any, device: torch.device) -> Any:
-    """Tensors in lists, as LBFGS keeps them, move to their parameter's device."""
+    """Move a tensor, or a list of them (as LBFGS has), to its parameter's device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     return [_to_device(item, device) for item in value] if isinstance(value, list) else value

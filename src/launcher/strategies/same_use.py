@@ -11,11 +11,12 @@ from launcher.run import ranks
 
 
 class SameUse:
-    """Compares the ranks in an attempt's first step. Otherwise the process group aborts, or waits until its timeout.
+    """Compares the ranks in an attempt's first step. Without it, a difference makes the process group abort, or wait
+    until its timeout.
 
     Args:
-        model: sharded.
-        units: the blocks that are gathered at their call.
+        model: the sharded model.
+        units: the blocks that are gathered when they are called.
         strategy: its name, for messages.
     """
 
@@ -40,7 +41,7 @@ class SameUse:
             self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
     def _note_parameters(self, name: str, module: nn.Module, _: Any) -> None:
-        """While a module is gathered, it has the parameters that its graph refers to."""
+        """Note the parameters of a gathered module: those are the ones that the graph refers to."""
         if not torch.compiler.is_compiling():
             self._names |= {
                 id(p): f"{name}.{key}".lstrip(".") for key, p in module._parameters.items() if p is not None

@@ -1,6 +1,6 @@
 """Sharded tensors (DTensors): which rank writes which piece, and how pieces are read back.
 
-They are recognised by their attributes: importing DTensor would cost other runs half a second.
+They are recognised by their attributes: importing DTensor takes half a second, which unsharded runs need not spend.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from launcher.strategies.base import Part, Saved
 
 @dataclass(frozen=True)
 class Companion:
-    """Values beside a tensor of the model, such as its average: this rank's piece, on any device and of any dtype, with
-    the layout of `like`."""
+    """Values that belong to a tensor of the model, such as its average: this rank's piece, on any device and of any
+    dtype, with the layout of `like`."""
 
     values: torch.Tensor
     like: torch.Tensor
@@ -58,7 +58,7 @@ def piece_to_write(
     A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first replica is written.
 
     Args:
-        values: of a companion of the tensor, to be written in its place.
+        values: a companion's (see `Companion`), to be written in place of the tensor's.
     """
     own = local(tensor) if values is None else values
     if not is_sharded(tensor):
@@ -72,7 +72,7 @@ def piece_to_write(
 
 
 def read_into(saved: Saved, name: str, target: torch.Tensor) -> None:
-    """Fill `target` with the stored values; of a DTensor only this rank's piece."""
+    """Fill `target` with the stored values; for a DTensor, only this rank's piece."""
     if not is_sharded(target):
         saved.read_into(name, target)
     elif (piece := local(target)).numel():
@@ -95,7 +95,7 @@ def zeros_like_piece(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.d
 
 @torch.no_grad()
 def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill `target` from a full plain tensor; of a DTensor this rank's piece."""
+    """Fill `target` from a full plain tensor; for a DTensor, only this rank's piece."""
     piece = local(target)
     if is_sharded(target):
         offset = _offset(target)

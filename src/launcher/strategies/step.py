@@ -1,4 +1,4 @@
-"""What an optimizer step is given (`StepPlan`) and what it returns (`StepResult`)."""
+"""The settings of an optimizer step (`StepPlan`) and its outcome (`StepResult`)."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class StepResult:
     grad_norm: torch.Tensor | None = None
     """Norm before clipping, a 0-d tensor on the device; None: the strategy does not know it."""
     skipped: "bool | DeferredFlag" = False
-    """Whether the update was skipped. An accelerator decides by itself; its answer arrives later."""
+    """Whether the update was skipped. A `DeferredFlag`: the device decides, and the host reads its answer later."""
     retry: bool = False
 
 

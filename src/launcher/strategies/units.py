@@ -1,4 +1,4 @@
-"""Which modules of a model are sharded, gathered and prefetched as one."""
+"""Which modules of a model are sharded, gathered and prefetched as a unit."""
 
 from collections import Counter
 
@@ -15,11 +15,11 @@ OF_ONE_PIECE = (nn.MultiheadAttention,)
 
 
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
-    """The units, inner ones before those that contain them; without the model itself.
+    """The units, inner ones before those that contain them, without the model itself.
 
     Args:
-        min_params: a module becomes a unit if at least this many of its parameters are in no inner unit; 0: no units.
-            None: the model's `shard_units()`, or without that this rule with `MIN_PARAMS`.
+        min_params: a module becomes a unit if at least this many of its parameters are in no inner unit; 0: no units;
+            None: the model's `shard_units()`, or if it has none, this rule with `MIN_PARAMS`.
     """
     if min_params is None and hasattr(model, "shard_units"):
         return list(reversed(model.shard_units()))  # type: ignore[operator]
@@ -34,7 +34,7 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units inside a module and perhaps the module; returns how many of its parameters are in none."""
+    """Add the units inside a module, and the module if it is one; returns how many of its parameters are in no unit."""
     if isinstance(module, OF_ONE_PIECE):
         left = sum(p.numel() for p in module.parameters())
     else:

@@ -86,12 +86,12 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool) -> list[str]:
-    """Copy stored tensors into the model's own, in place where `state_dict()` gives the model's own.
+    """Copy stored tensors into the model's own, in place; by `load_state_dict()` where `state_dict()` returns copies.
 
     Returns:
         A sentence for each name that is missing, left over or of another shape.
     Raises:
-        TrainingError: `strict`, and there is such a name; or the model did not take a tensor.
+        TrainingError: `strict`, and there is such a name; or `load_state_dict()` ignored a tensor.
     """
     state = model_state(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
@@ -109,7 +109,7 @@ def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool
 
 
 def _load_copies(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Load by `load_state_dict()`, and check that it did.
+    """Load by `load_state_dict()`, and check the result.
 
     Raises:
         TrainingError: the model has other values afterwards.
@@ -135,7 +135,7 @@ def extra_state(model: nn.Module) -> dict[str, Any]:
 
 
 def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = True) -> list[str]:
-    """Hand stored values to `set_extra_state()`.
+    """Pass stored values to `set_extra_state()`.
 
     Returns:
         A sentence for each module that is missing or left over.
@@ -158,7 +158,7 @@ def load_weights(
     strict: bool = True,
     load_tensors: Callable[[Saved, str, bool], list[str]] | None = None,
 ) -> list[str]:
-    """Load from a checkpoint, or from a file of weights alone.
+    """Load from a checkpoint, or from a file that has only weights.
 
     Args:
         load_tensors: called with `saved`, the prefix of the names and `strict`; None: `load_model_tensors`.

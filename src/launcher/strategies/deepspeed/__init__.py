@@ -1,6 +1,6 @@
 """ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and checkpoints are ours.
 
-DeepSpeed is imported by this package only, and only when it is used: that takes seconds.
+Only this package imports DeepSpeed, and only when it is used, since that takes seconds.
 """
 
 import functools
@@ -31,9 +31,9 @@ from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 
 logger = logging.getLogger("launcher")
 WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
-"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces by its own."""
+"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces with its own."""
 REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
-"""Keys of its configuration that report through log messages of level INFO."""
+"""Keys of DeepSpeed's configuration that report through log messages of level INFO."""
 
 
 class DeepSpeedStrategy(NativeStrategy):
@@ -52,7 +52,7 @@ class DeepSpeedStrategy(NativeStrategy):
         stage3_param_persistence_threshold: parameters with fewer values stay gathered.
         stage3_max_live_parameters: at most this many values are gathered at the same time.
         stage3_max_reuse_distance: a parameter that is needed again within this many values stays gathered.
-        stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own way of saving, which is not used here.
+        stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own saving, which is not used here.
         loss_scale: under precision=fp16: a fixed scale; 0: dynamic.
         loss_scale_window: steps without overflow until the scale doubles.
         initial_scale_power: the first scale is 2 to this power.
@@ -131,7 +131,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.device
 
     def options(self, on_gpu: bool) -> dict[str, Any]:
-        """DeepSpeed's configuration by the options. It has its own default where one is auto."""
+        """DeepSpeed's configuration from the options. An option that is `auto` is left to DeepSpeed."""
         host = {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: value for key, value in self.zero.items() if value != "auto"}
         zero |= {key: host for key, is_on in self.offload.items() if is_on}
@@ -190,17 +190,17 @@ class DeepSpeedStrategy(NativeStrategy):
             )
         if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters, as zero_stage="
-                f"{self.stage} has them; choose optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
+                f"optimizer={type(optimizer).__name__}: it cannot update the sharded parameters of zero_stage="
+                f"{self.stage}; use optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
             )
         if (number := next((name for name, p in module.named_parameters() if not p.dim()), None)) is not None:
             raise ConfigError(
                 f"model: DeepSpeed does not support the parameter {number}, which has no dimensions; give it the shape "
-                "[1], or choose strategy=ddp."
+                "[1], or use strategy=ddp."
             )
 
     def _compile(self, *args: Any, **kwargs: Any) -> None:
-        """As a module's own `compile`; the engine's has other arguments."""
+        """With the arguments of a module's own `compile`, which the engine's does not take."""
         if self.stage == 3:
             raise ConfigError(
                 "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; set "
@@ -210,14 +210,14 @@ class DeepSpeedStrategy(NativeStrategy):
 
     # ------------------------------------------------------------------------------------------------------ a step
     def forward_context(self) -> AbstractContextManager[Any]:
-        return NULL  # the engine leaves an autocast that it is called in; see `autocast_within`
+        return NULL  # the engine turns off an autocast around it; see `autocast_within`
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         self.engine.set_gradient_accumulation_boundary(enabled)
         return NULL
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.engine.backward(loss)  # which divides by the accumulation steps
+        self.engine.backward(loss)  # divides by the accumulation steps
 
     def zero_grad(self) -> None:
         self.engine.optimizer.zero_grad()
@@ -225,9 +225,8 @@ class DeepSpeedStrategy(NativeStrategy):
     def step(self) -> StepResult:
         if self.before_clip is not None:
             self.before_clip()
-        if (
-            self.engine.optimizer is self.optimizer
-        ):  # stage 0 in fp32: it reports no norm, and updates with any gradient
+        if self.engine.optimizer is self.optimizer:
+            # Stage 0 in fp32: the engine reports no norm, and updates with any gradient.
             norm = get_total_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
             is_finite = math.isfinite(norm.item())
             self.engine.step() if is_finite else self.engine.zero_grad()
@@ -261,10 +260,10 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
-        """The file's content is not part of the configuration, whose changes are reported elsewhere."""
+        """Warn of values that the file has changed; changes of the run's configuration are reported elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
-            logger.warning("%s=%s: other values than before for %s.", KEY, self.file, ", ".join(sorted(keys)))
+            logger.warning("%s=%s: changed since the checkpoint: %s.", KEY, self.file, ", ".join(sorted(keys)))
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -275,8 +274,8 @@ class DeepSpeedStrategy(NativeStrategy):
 
 
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Run a module's forward pass under autocast, which converts inputs where needed: the engine turns off an autocast
-    that it is called in, and DeepSpeed's 16-bit weights accept 16-bit inputs only."""
+    """Run a module's forward pass under autocast, which converts inputs where needed: DeepSpeed's 16-bit weights accept
+    16-bit inputs only, and the engine turns off an autocast around it."""
     forward = module.forward
 
     @functools.wraps(forward)

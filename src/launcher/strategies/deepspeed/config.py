@@ -12,9 +12,10 @@ from launcher.strategies.step import StepPlan
 def complete(
     config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int, path: Path | None = None
 ) -> dict[str, Any]:
-    """
+    """DeepSpeed's configuration of the run.
+
     Args:
-        path: of the file that `config` was read from.
+        path: the file that `config` was read from, if any.
     Raises:
         ConfigError: the file contradicts the run.
     """
@@ -31,7 +32,7 @@ def complete(
     formats = {key: {"enabled": False} for key in (FP16, BF16)}
     if precision.name in formats:
         formats[precision.name] = {**config.get(precision.name, {}), "enabled": True}
-    if formats[BF16]["enabled"]:  # otherwise it would update with gradients that are not finite
+    if formats[BF16]["enabled"]:  # otherwise DeepSpeed would update with gradients that are not finite
         formats[BF16]["check_grad_overflow"] = True
     return {
         "steps_per_print": None,

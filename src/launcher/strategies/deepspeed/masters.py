@@ -1,9 +1,9 @@
 """Which values of each parameter's fp32 master this rank updates, and where they are.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into flat tensors and cuts
-them over the ranks without regard for where a parameter ends. An optimizer's moments are laid out as its masters.
-DeepSpeed has no public call that tells the layout, so it is measured: each parameter's masters are filled with its
-number through DeepSpeed's public setters, and the numbers are then found in the flat tensors.
+them over the ranks without regard for where a parameter ends. An optimizer's moments are laid out like its masters.
+DeepSpeed has no public call for the layout, so it is measured: DeepSpeed's public setters fill each parameter's master
+with the parameter's number, and the numbers are then looked up in the flat tensors.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Slot:
     """The values of a parameter's master that this rank updates: a contiguous range of the flattened parameter.
 
     Args:
-        name: the parameter's.
-        group: number of its optimizer group.
+        name: of the parameter.
+        group: index of its optimizer group.
         shape: of the whole parameter.
         start: where the range begins in the flattened parameter.
         flat: the tensor that the optimizer updates.
@@ -66,7 +66,7 @@ def find_slots(
     """
     parameters = dict(engine.module.named_parameters())
     groups = [[name for name in names if is_trained(parameters[name], shapes[name])] for names in members]
-    if stage == 0:  # whole masters, which under fp32 are the parameters themselves
+    if stage == 0:  # unsharded masters, which under fp32 are the parameters themselves
         masters = [[p for p in group["params"] if is_trained(p, tuple(p.shape))] for group in optimizer.param_groups]
         return [
             Slot(name, number, shapes[name], 0, master, 0, master.numel())

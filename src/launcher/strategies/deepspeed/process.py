@@ -1,6 +1,6 @@
-"""DeepSpeed as a library: its version, what it takes from the process, and what it leaves there.
+"""DeepSpeed as a library: its version, and the process-wide state that it reads and leaves behind.
 
-What has no public interface is used here and nowhere else, for the versions that are tested.
+Only this module uses private names of DeepSpeed, for the versions that are tested.
 """
 
 import importlib.metadata
@@ -36,13 +36,13 @@ def require() -> None:
 
 
 def start(device: torch.device, local_rank: int, verbose: bool) -> None:
-    """Import it, and let it use the process group that exists."""
-    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # required even of a single process
+    """Import DeepSpeed, and let it use the existing process group."""
+    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # required even for a single process
     os.environ.setdefault("DS_ACCELERATOR", device.type)  # otherwise it uses a GPU whenever there is one
     import deepspeed.ops
     from deepspeed.utils import groups
 
-    vars(groups)["_WORLD_GROUP"] = None  # of the former run in this process: that group no longer exists
+    vars(groups)["_WORLD_GROUP"] = None  # an earlier run's in this process, which no longer exists
     if device.type == "cpu":
         # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves locked.
         vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
@@ -51,7 +51,7 @@ def start(device: torch.device, local_rank: int, verbose: bool) -> None:
 
 
 def redirect_log(verbose: bool) -> None:
-    """Its messages go to the run's screen and files, not to standard output."""
+    """Send DeepSpeed's messages to the run's screen and files, not to standard output."""
     logger = logging.getLogger("DeepSpeed")
     logger.handlers.clear()
     logger.propagate = True
@@ -62,7 +62,7 @@ def redirect_log(verbose: bool) -> None:
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """It calls every optimizer but Adam untested; those that do not work are refused."""
+    """Whether to log a message. DeepSpeed calls every optimizer but Adam untested; those that fail are refused."""
     return "untested optimizer" not in record.getMessage()
 
 
@@ -86,7 +86,7 @@ def check(config: dict[str, Any], source: str) -> None:
 
 
 def scaler_state(engine: Any) -> dict[str, Any]:
-    """What changes of fp16's loss scale."""
+    """The state of fp16's loss scaler that changes while training."""
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in MOVING_SCALER_STATE if hasattr(scaler, key)}
 
@@ -97,7 +97,7 @@ def load_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 
 def log_times(engine: Any) -> None:
-    """It prints the times of `wall_clock_breakdown`; log them, so that they reach the run's files."""
+    """Log the times of `wall_clock_breakdown`, which DeepSpeed prints, so that they reach the run's files."""
     step = engine.step
 
     def logged() -> None:

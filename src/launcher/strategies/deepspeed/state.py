@@ -19,8 +19,8 @@ class EngineState:
     Args:
         engine: DeepSpeed's, built with `optimizer`.
         members: names of the parameters of each optimizer group.
-        shapes: of all parameters, by name: stage 3 leaves an empty tensor in a parameter's place.
-        first: the whole parameters as they were drawn, where the masters have been through 16 bits.
+        shapes: of all parameters, by name: at stage 3 the parameters themselves are empty.
+        first: the whole parameters as drawn, under mixed precision: DeepSpeed has rounded its masters to 16 bits.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class EngineState:
 
     # ---------------------------------------------------------------------------------------------------------- saving
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Part], list[dict[str, Any]]]:
-        """This rank's tensors, the place of each piece in its whole, and the optimizer's groups. Rank 0 alone has what
-        is equal on all ranks. All ranks call it."""
+        """This rank's tensors, the position of each piece in its full tensor, and the optimizer's groups. Only rank 0
+        has what is equal on all ranks. All ranks must call it."""
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, Part] = {}
 
@@ -86,8 +86,8 @@ class EngineState:
         return tensors, parts, groups
 
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
-        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3, where the parameter is
-        gathered for the purpose, each rank has an equal share; otherwise rank 0 has all of it."""
+        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3 the parameter is gathered
+        for this, and each rank has an equal share; otherwise rank 0 has all of it."""
         from deepspeed import zero
 
         parameter = self._parameters()[name]
@@ -99,7 +99,7 @@ class EngineState:
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Whole masters and buffers on the CPU, on rank 0, gathered one by one; all ranks call it."""
+        """Whole masters and buffers on the CPU, on rank 0, gathered one by one. All ranks must call it."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -121,7 +121,7 @@ class EngineState:
         own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         problems = misfits(self.module, own, saved, prefix, strict)
         fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
-        # First what all ranks do together: whatever one of them cannot read afterwards leaves no other waiting.
+        # First what all ranks do together: if one of them fails to read something later, no other is left waiting.
         self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
         with saved.concurrent_reads():
             for slot in self.slots:
@@ -132,7 +132,7 @@ class EngineState:
         return problems
 
     def _load_parameters(self, saved: Saved, prefix: str, names: list[str]) -> None:
-        """At stage 3 rank 0 reads and broadcasts each parameter. It raises what it could not read at the end only: the
+        """At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at the end, since the
         other ranks wait for it in every broadcast."""
         from deepspeed import zero
 
@@ -169,7 +169,7 @@ class EngineState:
         for full in (name for name in saved.names() if name.startswith(OPTIMIZER)):
             name, key = full.removeprefix(OPTIMIZER).rsplit("/", 1)
             keys.setdefault(name, []).append((full, key))
-        self.optimizer.state.clear()  # what the checkpoint does not have must not stay
+        self.optimizer.state.clear()  # state that the checkpoint does not have must go
         for slot in self.slots:  # in the order of the checkpoint: equal states are equal files
             state = self.optimizer.state[slot.flat]
             state.update(values[slot.name])
@@ -185,13 +185,18 @@ class EngineState:
                         saved.read_into(full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,))
 
     def _load_common(self, saved: Saved, full: str, key: str, slot: Slot) -> None:
-        """A value that the parameters in a flat tensor share. A step count is on the CPU unless the kernel reads it."""
+        """Load a value that all parameters of a flat tensor share. A step count is on the CPU unless the kernel reads
+        it.
+
+        Raises:
+            TrainingError: the checkpoint has different values for them.
+        """
         group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
         device = slot.flat.device if group.get("fused") or group.get("capturable") else torch.device("cpu")
         value = torch.zeros(saved.shape(full), dtype=saved.dtype(full), device=device)
         saved.read_into(full, value)
         if not torch.equal(present := state.setdefault(key, value), value):
             raise TrainingError(
-                f"{slot.name}/{key} is {value.tolist()} in the checkpoint, but {present.tolist()} for a parameter with "
-                "which ZeRO updates it; run.init_from takes the weights alone."
+                f"{slot.name}/{key} is {value.tolist()} in the checkpoint, but {present.tolist()} for a parameter that "
+                "ZeRO updates together with it; run.init_from loads only the weights."
             )
