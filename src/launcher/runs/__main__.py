@@ -20,7 +20,7 @@ VERBS = (
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""
 MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"}
-"""Those that are not named as their verb."""
+"""Modules that are not named like their verb."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,14 +35,14 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """The first line of a verb's module, which is not imported for that: some take long."""
+    """The first line of a verb's module, read without importing it: some imports take long."""
     spec = find_spec(module_of(verb))
     loader: Any = spec and spec.loader
     return str(loader.get_source(spec.name)).partition("\n")[0].strip('"')  # type: ignore[union-attr]
 
 
 def build_parser(chosen: str) -> Parser:
-    """The parser of the verbs; of all but the chosen one it knows only the names and summaries."""
+    """The parser of all verbs; only the chosen verb gets its arguments."""
     parser = Parser(
         prog="python -m launcher.runs",
         description="Look at runs and act on them. Without a verb: list.",

@@ -1,4 +1,4 @@
-"""Account for the training samples of a run: which were used at which step, and whether each was used once an epoch."""
+"""Account for a run's training samples: which were used at which step, and whether each was used once per epoch."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if each sample was used at most once an epoch, and exactly once in a complete one; else 1."""
+    """0 if each sample was used at most once per epoch, and exactly once in a complete one; else 1."""
     audited = find_run(arguments.run, arguments.outputs)
     account = Account.of(audited)
     if arguments.json:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps (one, unless nothing tells them apart) and the positions [start, end) in the order of samples."""
+    """A step, or several that cannot be told apart, and its positions [start, end) in the order of samples."""
 
     first: int
     last: int
@@ -64,7 +64,7 @@ class Point(NamedTuple):
 @dataclass
 class Account:
     """The order of the samples, and the stretches of it that the steps have used. A step that was computed again after
-    a resume is there once."""
+    a resume is listed once."""
 
     order: SampleOrder
     stretches: list[Stretch]
@@ -78,8 +78,8 @@ class Account:
         points = counted(run)
         if not points:
             raise ConfigError(
-                f"{run.label}: its metrics.jsonl counts no samples, so they cannot be told. A run of python -m "
-                "launcher logs them; under BaseTrainer the loader needs an attribute `samples`."
+                f"{run.label}: its metrics.jsonl has no sample counts, so the samples of a step are not known. A run "
+                "of python -m launcher logs them; under BaseTrainer the loader needs an attribute `samples`."
             )
         batch = int((run.config.get("data") or {}).get("batch_size") or 0)
         start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
@@ -92,7 +92,7 @@ class Account:
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """What breaks the rule that the positions follow each other."""
+        """Where the positions do not continue from one step to the next."""
         faults = []
         for before, after in pairwise(self.stretches):
             if after.start != before.end or after.end < after.start:
@@ -108,7 +108,7 @@ class Account:
         raise ConfigError(f"--step={step}: must be from {self.stretches[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
-        """How many samples had been used after a step; None where only those of several steps together are known."""
+        """How many samples had been used after a step; None if that is known only for several steps together."""
         if step < self.stretches[0].first:
             return self.stretches[0].start
         return next((stretch.end for stretch in self.stretches if stretch.last == step), None)
@@ -137,13 +137,14 @@ class Account:
         joint = sum(stretch.last > stretch.first for stretch in self.stretches)
         if joint:
             yield (
-                f"{joint} intervals of metrics.jsonl have more samples than steps need (gradients that were repeated "
-                "with new batches): there it is not known which step used which."
+                f"In {joint} intervals of metrics.jsonl, more samples were used than the steps need, since steps were "
+                "repeated with new batches: which step used which sample is not known there."
             )
 
 
 def counted(run: StoredRun) -> list[Point]:
-    """What metrics.jsonl and the checkpoints' manifests say. Each has a step once, however often it was computed."""
+    """The sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step once, even if it was
+    computed several times."""
     points: dict[int, Point] = {}
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
@@ -161,7 +162,8 @@ def counted(run: StoredRun) -> list[Point]:
 
 
 def stretches(points: list[Point], batch: int) -> Iterator[Stretch]:
-    """Between two points each step has used `batch` samples if that fits; else nothing tells the steps apart."""
+    """The stretches between the points. Each step has used `batch` samples if that adds up; otherwise the steps between
+    two points are one stretch."""
     for before, after in pairwise(points):
         steps, samples = after.step - before.step, after.samples - before.samples
         if samples != steps * batch:
@@ -173,7 +175,7 @@ def stretches(points: list[Point], batch: int) -> Iterator[Stretch]:
 
 
 def order_of(run: StoredRun) -> SampleOrder:
-    """The order of the run's training data, as its loaders have it.
+    """The order in which the run's loaders read the training data.
 
     Raises:
         ConfigError: the data are iterable, cannot be read, or have changed since.
@@ -191,17 +193,17 @@ def order_of(run: StoredRun) -> SampleOrder:
     size = None if is_stream(dataset) else length(dataset)
     if size is None:
         raise ConfigError(
-            f"{run.label}: its training data are iterable ({type(dataset).__name__}). Their order is in the dataset's "
-            "own code, so which samples a step used cannot be told."
+            f"{run.label}: its training data are iterable ({type(dataset).__name__}). The dataset itself determines "
+            "their order, so the samples of a step are not known."
         )
     was, now = saved_fingerprint(run.folder.checkpoints), fingerprint(dataset)
     if was is not None and was != now:
-        raise ConfigError(f"{run.label}: its training data were '{was}' and are '{now}' now; restore them.")
+        raise ConfigError(f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them.")
     return SampleOrder(size, int(run.config.get("seed") or 0), source.shuffle)
 
 
 def saved_fingerprint(root: Path) -> str | None:
-    """What the newest readable checkpoint remembers of the data."""
+    """The dataset's fingerprint in the newest readable checkpoint; None without one."""
     for step in reversed(checkpoint_steps(root)):
         try:
             state = json.loads((root / f"step-{step:08d}" / "state.json").read_bytes())
@@ -213,7 +215,7 @@ def saved_fingerprint(root: Path) -> str | None:
 
 
 def attempts(run: StoredRun, account: Account) -> Any:
-    """Each attempt: its steps, those of them that a later attempt computed again, and the samples of the others."""
+    """Each attempt: its steps, those that a later attempt computed again, and the samples of the other steps."""
     table = grid("attempt", "steps", "computed again", "samples")
     every = run.attempts
     for number, attempt in enumerate(every):
@@ -233,7 +235,7 @@ def attempts(run: StoredRun, account: Account) -> Any:
 
 
 def steps(start: int, end: int) -> str:
-    """The steps after `start`, up to `end`."""
+    """The steps after `start`, up to `end`, as text."""
     return "-" if end <= start else str(end) if end == start + 1 else f"{start + 1} to {end}"
 
 

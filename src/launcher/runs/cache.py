@@ -1,7 +1,7 @@
-"""What a listing has read of runs that have ended, kept in the user's cache folder for the next listing.
+"""What a listing has read of ended runs, kept in the user's cache folder for the next listing.
 
-An entry counts only while each file that it was read from has the same time, size and inode. Whatever is wrong with the
-cache, or with its folder, the files themselves are read.
+An entry is valid while each file that it was read from has the same time, size and inode. If anything is wrong with the
+cache or its folder, the runs' files are read instead.
 """
 
 import hashlib
@@ -21,20 +21,21 @@ FILES = (
     "metrics.jsonl",
     "submission.json",
 )
-"""What an entry is read from."""
+"""The files that an entry is read from."""
 KEYS = {"stamp", "record", "values", "choices", "overrides", "curve", "note", "metrics"}
-"""What an entry has."""
+"""The keys of an entry."""
 ENDED = ("completed", "failed", "cancelled", "preempted", "paused")
 SETTLED = 2.0
-"""Seconds since the last change of a file: one that changes twice within the clock's resolution is not mistaken."""
+"""Seconds since a file's last change before an entry is kept: a second change within the clock's resolution would not
+show in its time."""
 WORTH = 20
-"""From this many new entries on, the cache is written."""
+"""The cache is written if there are at least this many new entries."""
 UNUSED = 90 * 86400.0
 """Seconds after which the cache of an output folder that nobody lists is removed."""
 
 
 class Overlay(Mapping[str, str]):
-    """A mapping as its difference from one that many share: ten thousand runs of a sweep have most values in common.
+    """A mapping, stored as its difference from a shared one: ten thousand runs of a sweep have most values in common.
 
     Args:
         changed: the other values; None: the key is not there.
@@ -75,7 +76,7 @@ class Overlay(Mapping[str, str]):
 
 
 def may_differ(rows: Sequence[Mapping[str, str]]) -> set[str]:
-    """The keys that may not have the same value in all rows."""
+    """The keys whose values may differ between the rows."""
     overlays = [row for row in rows if isinstance(row, Overlay)]
     if len(overlays) == len(rows) and len({id(row.base) for row in overlays}) == 1:
         return {key for row in overlays for key in row.changed}
@@ -108,7 +109,7 @@ class RunCache:
             return
 
     def get(self, folder: Path) -> dict[str, Any] | None:
-        """What was read of a run, if its files have not changed since."""
+        """The entry of a run; None if its files have changed since."""
         entry = self._old.pop(str(folder), None)
         if entry is None or entry.keys() != KEYS or entry["stamp"] != stamp(folder)[0]:
             return None
@@ -116,7 +117,8 @@ class RunCache:
         return entry
 
     def add(self, folder: Path, entry: dict[str, Any], seen: tuple[str, float]) -> None:
-        """
+        """Keep an entry, unless the run's files have just changed.
+
         Args:
             seen: the run's `stamp` before its files were read.
         """

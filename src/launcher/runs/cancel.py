@@ -31,31 +31,38 @@ def run(arguments: argparse.Namespace) -> int:
     for run in in_queue:
         record_cancelled(run)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
-    for run in here:
-        stop(run)
+    stopped = [run for run in here if stop(run)]
     left = [run for run in chosen if run.state in ("queued", "running") and run not in in_queue and run not in here]
     for run in left:
         if run.had_job and not run.queue_known:
             print(f"{run.label}: SLURM does not answer; cancel it again later", file=sys.stderr)
         else:
-            print(f"{run.label}: runs on {run.node}; stop it there", file=sys.stderr)
+            print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
     if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if left else 0
+    return 1 if left or len(stopped) < len(here) else 0
 
 
 def record_cancelled(run: StoredRun) -> None:
-    """A job that waits, or that its run has left, cannot record its end; a run that is alive does so after its save."""
+    """Record the end of a job without a live run. A live run records its end itself, after its save."""
     if run.job is not None and not is_held(run.folder):
         record = RunRecord(run.folder)
         record.revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=run.job.id)
 
 
-def stop(run: StoredRun) -> None:
+def stop(run: StoredRun) -> bool:
+    """Send SIGTERM to the process on a run; False if it belongs to another user."""
     holder = held_here(run.folder)
-    if holder is not None:
-        os.kill(holder.pid, signal.SIGTERM)
-        print(f"{run.label}: process {holder.pid} asked to stop")
+    try:
+        if holder is not None:
+            os.kill(holder.pid, signal.SIGTERM)
+            print(f"{run.label}: process {holder.pid} asked to stop")
+    except ProcessLookupError:
+        pass  # it has just ended
+    except PermissionError:
+        print(f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr)
+        return False
+    return True
 
 
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:

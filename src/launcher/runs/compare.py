@@ -17,7 +17,7 @@ from launcher.runs.page import Page
 from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
-"""Where a run is stored, which is different for each."""
+"""Where a run is stored, which differs between all runs."""
 Rows = dict[str, list[str | None]]
 
 
@@ -111,29 +111,29 @@ def results(runs: Sequence[StoredRun]) -> Rows:
 
 
 def first_difference(runs: Sequence[StoredRun]) -> list[str]:
-    """Where the loss and the validation metrics of each run part from those of the first."""
+    """Where the loss and the validation metrics of each run begin to differ from those of the first."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 
 
 def parting(first: StoredRun, second: StoredRun) -> str:
-    """At which step the logged numbers of two runs part. They are compared exactly."""
+    """The step at which the logged numbers of two runs begin to differ. They are compared exactly."""
     left, right = measured(first), measured(second)
     shared = sorted(left.keys() & right.keys(), key=lambda place: place[0])
     for place in shared:
         before, after = left[place], right[place]
         if before != after and not (math.isnan(before) and math.isnan(after)):
             step, _, key = place
-            return f"the numbers part at step {step}: {key} {after!r} instead of {before!r}"
+            return f"the numbers first differ at step {step}: {key} {after!r} instead of {before!r}"
     if not shared:
-        return "no number that can be compared was logged by both"
+        return "they have logged no numbers that can be compared"
     steps = len({step for step, _, _ in shared})
     return f"loss and validation metrics are equal to the bit at all {steps} steps that both logged"
 
 
 def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
-    """Training loss and validation metrics by step, the step that the value is a mean from, and name: the training
-    loss is a mean since the line before, so it compares only where both runs logged that line too."""
+    """Training loss and validation metrics by (step, previous step, name). The training loss is a mean since the
+    previous line, so it is comparable only if both runs logged that line. Validation metrics: None."""
     values: dict[tuple[int, int | None, str], float] = {}
     before = 0
     for row in run.history.rows:

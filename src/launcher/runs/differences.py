@@ -10,7 +10,7 @@ TAG = "run.tag"
 
 
 def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
-    """For each run the keys that are not the same in all of them, with its values as one would type them.
+    """For each run, the keys that are not the same in all of them, with its values as typed on a command line.
 
     Keys of `run.not_identity` are left out: they cannot change the numbers.
 
@@ -79,6 +79,6 @@ def without_targets(keys: set[str]) -> set[str]:
 
 
 def varying(rows: Sequence[Mapping[str, str]], keys: set[str] | None = None) -> set[str]:
-    """Keys, of all or of these, whose value is not the same in all rows, or that not all rows have."""
+    """The keys (of `keys`, if given) whose value is not the same in all rows, or that not all rows have."""
     keys = may_differ(rows) if keys is None else keys
     return {key for key in keys if len({row.get(key) for row in rows}) > 1}

@@ -25,7 +25,7 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
     "node": lambda run: run.node,
     "job": lambda run: run.job_id,
 }
-"""What run.json knows of a run."""
+"""What run.json has of a run, by the names in a filter."""
 
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
@@ -67,7 +67,7 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     Any other word is part of a name, or begins an id.
 
     Raises:
-        ConfigError: no run has such a key; or an order is asked of what is not a number.
+        ConfigError: no run has such a key; or `<` or the like compares with what is not a number.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])

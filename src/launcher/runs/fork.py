@@ -14,7 +14,7 @@ NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="what is to differ: optimizer.lr=0.001")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="what differs: optimizer.lr=0.001")
     parser.add_argument("--at", default="latest", metavar="STEP", help="a step, best, or latest (default)")
     parser.add_argument(
         "--without", action="append", choices=PARTS, default=[], metavar="PART",
@@ -36,10 +36,11 @@ def fork_command(
         ConfigError: there is no such checkpoint, or it is damaged.
     """
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
-    step = int(path.name.removeprefix("step-"))
     typed = {key_of(override) for override in overrides}
     is_elsewhere = "paths.outputs" in typed
-    source = str(path.absolute()) if is_elsewhere else f"{run.id}/{step}"
+    source = str(path.absolute())
+    if path.parent == run.folder.checkpoints and not is_elsewhere:
+        source = f"{run.id}/{int(path.name.removeprefix('step-'))}"
     own = [f"run.fork_from={quoted(source)}"]
     own += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     inherited = [word for word in run_command(run) if key_of(word) not in NOT_INHERITED]

@@ -11,7 +11,7 @@ from launcher.errors import ConfigError
 from launcher.runs.find import RUN_HELP, ask_queue, find_run
 from launcher.runs.stored_run import StoredRun
 
-PAUSE = 0.3  # seconds between two looks at a growing file
+PAUSE = 0.3  # seconds between two reads of a growing file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """The log of a rank. A run that has not begun its own log has its SLURM job's; a job that has not begun its own log
-    has what SLURM wrote.
+    """The log of a rank. Before a run has its own log, it is that of its SLURM job; before the job has one, what SLURM
+    wrote.
 
     Raises:
         ConfigError: there is no such log. The sentence lists the logs that exist, and why the run failed.
@@ -69,7 +69,7 @@ def failure(run: StoredRun) -> str:
 
 
 class RunWatch:
-    """Whether a run has ended: no process holds it, and no job of it is in SLURM's queue, which is asked every `pause`
+    """Whether a run has ended: no process holds it, and SLURM's queue has no job of it. The queue is read every `pause`
     seconds."""
 
     def __init__(self, path: Path, pause: float = 10.0):
@@ -90,7 +90,7 @@ class RunWatch:
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """Where the last `lines` lines of a file begin, found from its end."""
+    """The position at which the last `lines` lines of a file begin. The file is read from its end."""
     with open(path, "rb") as file:
         position = end = file.seek(0, os.SEEK_END)
         text = b""
@@ -119,7 +119,7 @@ def growth(
 ) -> Iterator[bytes]:
     """What is appended to a file after `position`, until `has_ended()` is true and nothing more was appended."""
     while True:
-        ended = has_ended()  # first: what was written before the end is read after it
+        ended = has_ended()  # before reading: what was written last is then still read
         try:
             with open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < position:

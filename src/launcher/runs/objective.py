@@ -1,6 +1,7 @@
-"""The value by which a search judges a run."""
+"""The value by which a search judges a run, and the Pareto front of several."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from launcher.run.folder import RunFolder
 from launcher.run.history import Curve, History
 
 OWN_SWEEPERS = ("hydra_plugins.launcher_dispatch.", BASIC_SWEEPER)
-"""They do not look at what a job returns."""
+"""Hydra sweepers that ignore what a job returns."""
 Which = Literal["best", "last"]
 
 
@@ -51,6 +52,15 @@ def curve_of(history: History, metric: str) -> Curve:
     curve = history.curve(metric)
     points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
     return Curve([x for x, _ in points], [y for _, y in points])
+
+
+def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
+    """The costs to which no other is at least as good in every objective. Less is better."""
+    front: set[tuple[float, ...]] = set()
+    for own in sorted(set(costs)):  # whatever is better in every objective came earlier
+        if not any(all(a <= b for a, b in zip(other, own, strict=True)) for other in front):
+            front.add(own)
+    return front
 
 
 def value(curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf) -> float:

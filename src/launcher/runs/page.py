@@ -1,4 +1,4 @@
-"""Standard output for tables of few rows. rich takes 0.1 s to import, and a millisecond for a row."""
+"""Standard output for short tables. rich takes 0.1 s to import, and a millisecond for each row."""
 
 import sys
 from typing import NoReturn
@@ -13,4 +13,4 @@ class Page(Console):
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError  # for `main`, which handles it; rich would end with 1
+        raise BrokenPipeError  # `main` handles it; rich would exit with 1

@@ -22,7 +22,7 @@ LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 MOST_POINTS = 4000
 MOST_LABELS = 12
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-"""Okabe and Ito's, which colour-blind people can tell apart."""
+"""Okabe and Ito's palette, which colour-blind people can tell apart."""
 STYLE = {
     "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#9aa2ab",
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e8eaed", "axes.labelcolor": "#40474f",
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--smoothing", type=float, default=0.9, metavar="W", help="from 0 (none) to below 1 (default: 0.9)"
     )
-    parser.add_argument("--log", action="store_true", help="a logarithmic axis; used anyway for values of all sizes")
+    parser.add_argument(
+        "--log", action="store_true", help="a logarithmic axis (default: if values span orders of magnitude)"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf (default: plot.png in the run's folder)"
     )
@@ -117,7 +119,7 @@ class Axis:
 
 
 def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float) -> Axis:
-    """The axis; time in the largest unit in which the longest run takes at least two."""
+    """The axis; time is in the largest unit of which the longest run takes at least two."""
     if against != "time":
         return Axis(against, against, 1.0, smoothing)
     longest = max(run.history.seconds for run in runs)
@@ -199,5 +201,5 @@ def labels_of(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """For matplotlib, which takes what is between dollars for a formula, and hides a label that begins with `_`."""
+    """Text for matplotlib, which takes text between dollars for a formula and hides a label that begins with `_`."""
     return text.replace("$", r"\$").lstrip("_") or "run"

@@ -1,9 +1,10 @@
-"""The command line that started a run, run again: what `resume`, `evaluate` and `export` share."""
+"""Repeat the command line that started a run, for `resume`, `evaluate` and `export`."""
 
 import argparse
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -109,7 +110,19 @@ def start_in_place(command: list[str]) -> NoReturn:
 
 def start(command: list[str]) -> int:
     announce(command)
-    code = subprocess.call([sys.executable, "-m", "launcher", *command])
+    return run_to_end([sys.executable, "-m", "launcher", *command])
+
+
+def run_to_end(words: Sequence[str]) -> int:
+    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and may take its time to save."""
+    process = subprocess.Popen(words)
+    signums = (signal.SIGINT, signal.SIGTERM)
+    before = {signum: signal.signal(signum, lambda received, _: process.send_signal(received)) for signum in signums}
+    try:
+        code = process.wait()
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
     return SIGNALLED - code if code < 0 else code
 
 

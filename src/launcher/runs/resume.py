@@ -1,4 +1,4 @@
-"""Resume runs: run the command again that started each."""
+"""Resume runs: repeat the command that started each."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Submit runs again that failed, were preempted or were lost; each resumes from its newest checkpoint."""
+"""Submit runs again that failed, were preempted or were lost. Each resumes from its newest checkpoint."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.submission import FROZEN, frozen, frozen_code
+from launcher.slurm.submission import frozen, frozen_code
 
 RETRIED = ("failed", "preempted", "stale")
 
@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not due:
         print("None of these runs failed, was preempted, or was lost.", file=sys.stderr)
         return 0
-    submitted = [run for run in due if (run.folder.path / FROZEN).exists()]
+    submitted = [run for run in due if run.note is not None and run.note.script]
     for run in due:
         if run not in submitted:
             command = f"python -m launcher.runs resume {run.id}"
-            print(f"{run.label}: was not submitted to SLURM; resume it with: {command}", file=sys.stderr)
+            print(f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}", file=sys.stderr)
     submit(submitted)
     return 0 if len(submitted) == len(due) else 1
 

@@ -1,4 +1,4 @@
-"""The YAML files that a run saves in `.hydra/`, read fast: the runs of a sweep have most of their text in common."""
+"""A fast reader of the YAML files in a run's `.hydra/`: the runs of a sweep have most of their text in common."""
 
 import json
 import re
@@ -16,15 +16,15 @@ CHOICES = re.compile(r"^    choices:\n(      .*\n)+(?=  ? ? ?\S)", re.MULTILINE)
 
 
 def values(text: str) -> dict[str, str]:
-    """A configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}. Each top-level
-    section is parsed once, however many runs have it.
+    """A configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}. A top-level section
+    that several runs share is parsed once.
 
     Raises:
         yaml.YAMLError: it cannot be read.
     """
     try:
         sections = [_section(section) for section in SECTION.split(text) if section]
-    except (yaml.YAMLError, TypeError, ValueError, StopIteration):  # not written as our files are
+    except (yaml.YAMLError, TypeError, ValueError, StopIteration):  # not in the form of our files
         config = load(text)
         return flat(config) if isinstance(config, dict) else {}
     return {key: value for section in sections for key, value in section.items()}
@@ -34,7 +34,7 @@ def values(text: str) -> dict[str, str]:
 def _section(text: str) -> dict[str, str]:
     """
     Raises:
-        yaml.YAMLError, TypeError: the text has no meaning of its own.
+        yaml.YAMLError, TypeError: the text cannot be parsed by itself.
     """
     head, *children = CHILD.split(text)
     lines = [child for child in children if "\n" not in child.rstrip("\n")]
@@ -50,7 +50,7 @@ def _section(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1000)
 def _block(text: str) -> tuple[str, Any]:
-    """A key with a value of several lines, such as a long list: runs share it where their section differs."""
+    """A key with a value of several lines, such as a long list. Runs may share it although their sections differ."""
     ((key, value),) = _only(text)[1].items()
     return key, value
 

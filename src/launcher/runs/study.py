@@ -1,4 +1,4 @@
-"""A hyperparameter search on disk: what was asked is in the study's folder, how it went is in its runs."""
+"""A hyperparameter search on disk: the study's folder has its trials, and the runs have their results."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from launcher.errors import ConfigError
 from launcher.run.history import Curve
-from launcher.runs.objective import Which, curve_of, value
+from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
 
 STUDIES, SETTINGS, TRIALS = "studies", "study.json", "trials.jsonl"
@@ -54,13 +54,13 @@ class StoredStudy:
     def read(cls, folder: Path) -> "StoredStudy":
         """
         Raises:
-            ConfigError: the folder has not all of a study's files, or damaged ones.
+            ConfigError: a file of the study is missing or damaged.
         """
         try:
             settings = json.loads((folder / SETTINGS).read_text())
             asked: dict[int, dict[str, Any]] = {}
             for line in (folder / TRIALS).read_text().splitlines(keepends=True):
-                if line.endswith("\n"):  # else it was cut off, and never acted upon
+                if line.endswith("\n"):  # else it was cut off while it was written, and has had no effect
                     entry = json.loads(line)
                     asked.setdefault(entry["number"], {}).update(entry)
             outputs = folder.absolute().parent.parent
@@ -87,23 +87,16 @@ class StoredStudy:
 
     @cached_property
     def front(self) -> list[StudyTrial]:
-        """The best completed trial; of several objectives, all that no other is better than in each."""
+        """The best completed trial; for several objectives, the Pareto front."""
         done = [trial for trial in self.trials if trial.is_completed]
         costs = {trial.number: self._costs(trial) for trial in done}
-        if len(self.objectives) == 1:
-            return [min(done, key=lambda trial: (costs[trial.number], trial.number))] if done else []
-        return [
-            trial
-            for trial in done
-            if not any(
-                other != costs[trial.number] and all(a <= b for a, b in zip(other, costs[trial.number], strict=True))
-                for other in costs.values()
-            )
-        ]
+        front = pareto_front(costs.values())
+        best = [trial for trial in done if costs[trial.number] in front]
+        return best[:1] if len(self.objectives) == 1 else best
 
-    def _costs(self, trial: StudyTrial) -> list[float]:
+    def _costs(self, trial: StudyTrial) -> tuple[float, ...]:
         pairs = zip(trial.values, self.directions, strict=True)
-        return [-y if direction == "maximize" else y for y, direction in pairs]
+        return tuple(-y if direction == "maximize" else y for y, direction in pairs)
 
     def best_so_far(self) -> list[float]:
         """The best value of the first objective among each completed trial and those before it."""
@@ -124,8 +117,8 @@ class StoredStudy:
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def importances(self, index: int = 0) -> dict[str, float]:
-        """The share of each parameter in an objective, as Optuna judges it; empty if it cannot: without Optuna, or of
-        too few trials. Trials that were paused or pruned count by their values at the step that all have reached."""
+        """The importance of each parameter for an objective, by Optuna; empty without Optuna, or with too few trials.
+        Where trials were paused or pruned, all count by their values at the last step that all of them have reached."""
         try:
             import optuna
             from optuna.study import StudyDirection

@@ -80,7 +80,7 @@ def draw_importances(panel: Any, study: StoredStudy) -> None:
 
 
 def draw_parallel(panel: Any, study: StoredStudy) -> None:
-    """A line for each trial through its values, the better the darker. Each axis has the values that were tried."""
+    """A line for each trial through its values; better trials are darker. Each axis has the values that were tried."""
     trials = [trial for trial in study.trials if math.isfinite(trial.values[0])]
     keys = study.params[:MOST_PARAMS]
     ranked = sorted(trials, key=lambda trial: -trial.values[0] if study.mode == "max" else trial.values[0])

@@ -21,8 +21,8 @@ class Table:
     """
     Args:
         rows: the cells of each row.
-        right: the columns whose cells are at the right.
-        shrinks: columns that are cut if there is little room, the first one first.
+        right: the columns that are aligned to the right.
+        shrinks: columns that are cut if the table is too wide, in this order.
         styles: the style of a cell, by row and column.
     """
 
@@ -65,7 +65,7 @@ class Table:
 
 
 def terminal_width() -> int | None:
-    """None: standard output is no terminal."""
+    """None: standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checked(run: StoredRun, hashes: bool) -> Iterator[tuple[Path, str, bool]]:
-    """Each folder or link, what was found there, and whether that is bad."""
+    """Each folder or link, a finding about it, and whether that is bad."""
     store = CheckpointStore(run.folder.checkpoints)
     if not store.root.is_dir() or not any(store.root.iterdir()):
         yield store.root, "no checkpoint", False
@@ -43,7 +43,7 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[tuple[Path, str, bool]]:
     for name in (LATEST, BEST):
         link = store.root / name
         if link.is_symlink() and not link.exists():
-            yield link, f"leads to {os.readlink(link)}, which does not exist", True
+            yield link, f"points to {os.readlink(link)}, which does not exist", True
     for entry in sorted(store.root.iterdir()):
         if entry.name.startswith(CORRUPT):
             yield (

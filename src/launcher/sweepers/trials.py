@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.history import Curve, History
 from launcher.runs.format import number as short
-from launcher.runs.objective import curve_of, value
+from launcher.runs.objective import curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.settings import Settings
 
@@ -141,7 +141,7 @@ class Journal:
 
 
 def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
-    """The best completed trial; of several objectives, all that no other is better than in each."""
+    """The best completed trial; for several objectives, the Pareto front, with each run once."""
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if each == "maximize" else 1 for each in settings.directions]
     costs = {
@@ -150,10 +150,7 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     }
     if len(signs) == 1:
         return [min(completed, key=lambda trial: (costs[trial.number], trial.number))] if completed else []
-    front: set[tuple[float, ...]] = set()
-    for own in sorted(set(costs.values())):  # what is better in each is smaller, so it came earlier
-        if not any(all(a <= b for a, b in zip(other, own, strict=True)) for other in front):
-            front.add(own)
+    front = pareto_front(costs.values())
     best: dict[str | None, Trial] = {}
     for trial in completed:
         if costs[trial.number] in front:

@@ -38,7 +38,7 @@ def test_steps_between_two_lines(make, runs):
 def test_steps_that_took_more(make, runs):
     make({1: 4, 3: 16})
     code, output, _ = runs("audit", "abcd1234")
-    assert code == 0 and "it is not known which step used which" in output
+    assert code == 0 and "which step used which sample is not known there" in output
     assert "Epoch 2: 6 of 10 samples, each once; it is not complete." in output
 
 
@@ -51,7 +51,7 @@ def test_a_count_that_falls_is_a_fault(make, runs):
 @pytest.mark.parametrize(
     ("counts", "data", "message"),
     [
-        ({}, INDEXED, "mlp/abcd1234: its metrics.jsonl counts no samples, so they cannot be told."),
+        ({}, INDEXED, "mlp/abcd1234: its metrics.jsonl has no sample counts, so the samples of a step are not known."),
         (
             {1: 4},
             DATA | {"dataset": {"_target_": "support.indexed.Stream", "size": 10}},
@@ -73,7 +73,7 @@ def test_data_that_have_changed(make, runs):
     state = {"training_state": {"data_loader": {"samples": 4, "dataset": "12 samples"}}}
     (checkpoint / "state.json").write_text(json.dumps(state))
     code, _, errors = runs("audit", "abcd1234")
-    assert code == 2 and "its training data were '12 samples' and are '10 samples' now; restore them." in errors
+    assert code == 2 and "its training data have changed from '12 samples' to '10 samples'; restore them." in errors
 
 
 def test_a_step_that_was_not_trained(make, runs):

@@ -2,9 +2,13 @@
 
 import json
 import os
+from dataclasses import asdict, replace
 
 import pytest
 
+from launcher.run.holder import Holder
+from launcher.run.process import process_start
+from launcher.runs.__main__ import main
 from support.submitted import note_job
 
 
@@ -33,3 +37,16 @@ def test_a_run_that_no_process_is_on_is_cancelled_at_once(make_run, runs, tmp_pa
     code, output, error = runs("cancel", "--all")
     assert (code, output, error) == (0, "gpt/1a2b0000: SLURM job 7 cancelled\n", "")
     assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
+
+
+def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):
+    folder = make_run("gpt", "1a2b0000", state="running")
+    init = replace(Holder.current(), pid=1, started=process_start(1))
+    folder.lock_path.write_text(json.dumps(asdict(init)))
+    if not (child := os.fork()):
+        os.chdir(outputs)  # the folders above are not open to others
+        if os.getuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        os._exit(main(["--outputs", ".", "cancel", "--all"]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert capfd.readouterr().err == "gpt/1a2b0000: process 1 belongs to another user\n"

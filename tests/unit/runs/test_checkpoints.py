@@ -48,7 +48,7 @@ def test_what_is_left_over(store, runs):
     store.begin(6)
     code, output, _ = runs("verify", "aa")
     assert code == 1, "latest leads nowhere"
-    assert "latest  leads to step-00000004, which does not exist" in output
+    assert "latest  points to step-00000004, which does not exist" in output
     assert "corrupt-step-00000004  set aside: it verifies now" in output
     assert "being written, or left by a process that was killed" in output
     store.recover()

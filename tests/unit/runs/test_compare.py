@@ -47,7 +47,7 @@ def test_configuration_code_and_results(runs, pair):
     assert compared["results"]["state"] == ["completed", "failed"] and compared["results"]["step"] == ["10/10", "7/10"]
     assert compared["results"]["best val/loss"] == ["0.5 (step 20)", None]
     assert compared["metrics"] == [
-        "gpt/aaaa0002 against gpt/aaaa0001: the numbers part at step 20: val/loss 0.5000001 instead of 0.5"
+        "gpt/aaaa0002 against gpt/aaaa0001: the numbers first differ at step 20: val/loss 0.5000001 instead of 0.5"
     ]
 
 
@@ -60,9 +60,9 @@ def test_as_a_person_reads_it(runs, pair):
     ("second", "sentence"),
     [
         ([row(10, train_loss=1.0), row(20, train_loss=0.9)], "are equal to the bit at all 2 steps that both logged"),
-        ([row(10, train_loss="nan")], "the numbers part at step 10: train/loss nan instead of 1.0"),
-        ([row(5, train_loss=2.0), row(10, train_loss=1.5)], "no number that can be compared was logged by both"),
-        ([], "no number that can be compared was logged by both"),
+        ([row(10, train_loss="nan")], "the numbers first differ at step 10: train/loss nan instead of 1.0"),
+        ([row(5, train_loss=2.0), row(10, train_loss=1.5)], "they have logged no numbers that can be compared"),
+        ([], "they have logged no numbers that can be compared"),
     ],
 )
 def test_where_the_numbers_part(runs, pair, second, sentence):

@@ -30,9 +30,9 @@ def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs):
     assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
 
 
-def test_a_path_with_special_characters_is_quoted(run, outputs, monkeypatch, tmp_path):
+def test_a_checkpoint_of_another_folder_is_named_by_its_quoted_path(run, outputs, monkeypatch, tmp_path):
     monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda *_, **__: tmp_path / "a, b" / "step-00000010")
-    words = fork_command(run, ["paths.outputs=/elsewhere"])
+    words = fork_command(run, [])
     assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in words
 
 

@@ -1,5 +1,10 @@
 """`resume`, `evaluate` and `export`: the command line that they run."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 import yaml
 
@@ -52,3 +57,24 @@ def test_a_filter_selects_several(make_run, outputs):
     assert [run.id for run in selected("aaaa0002", outputs)] == ["aaaa0002"]
     with pytest.raises(ConfigError, match="'model=gpt2': selects no run in"):
         selected("model=gpt2", outputs)
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group):
+    """A terminal sends Ctrl-C to the whole group, `kill` to one process."""
+    child = (
+        "import signal, sys, time\n"
+        "def save(signum, _): time.sleep(0.7); print('saved', flush=True); sys.exit(128 + signum)\n"
+        "signal.signal(signal.SIGINT, save); signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    parent = (
+        "import sys; from launcher.runs.rerun import run_to_end; sys.exit(run_to_end([sys.executable, *sys.argv[1:]]))"
+    )
+    words = [sys.executable, "-c", parent, "-c", child]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        (os.killpg if whole_group else os.kill)(process.pid, signum)
+        assert process.stdout.read() == "saved\n"
+    assert process.returncode == 128 + signum
