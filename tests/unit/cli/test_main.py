@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from launcher.cli.main import main, read, task
 from launcher.config import session
 from launcher.config.compose import compose
-from launcher.config.explain import log_traceback
+from launcher.config.explain import log_traceback, user_traceback
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from support.projects import exit_code, launcher, write_project
@@ -306,7 +306,16 @@ def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pyte
     assert jobs == [(3, 7)] and len(compositions) == 1
 
 
-def test_a_log_that_cannot_be_written_hides_no_error(tmp_path):
+@pytest.mark.parametrize("writable", [True, False])
+def test_only_a_log_that_has_the_traceback_is_named(writable: bool, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path).create()
-    folder.log_path().mkdir()
-    log_traceback(ValueError("the cause"), folder)
+    if not writable:
+        folder.log_path().mkdir()
+    try:
+        raise ValueError("the cause")
+    except ValueError as error:
+        log_traceback(error, folder)
+        printed = user_traceback(error)
+    assert "ValueError: the cause" in printed
+    assert (f"The whole traceback is in {folder.log_path()}." in printed) == writable
+    assert not writable or "ValueError: the cause" in folder.log_path().read_text()

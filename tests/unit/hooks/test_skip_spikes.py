@@ -79,8 +79,10 @@ def test_a_new_level_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path: Path) -> None:
-    hooks = [SkipSpikesHook(window=8, warmup=4), CheckpointingHook(100)]
+    steps = Steps()
+    hooks = [SkipSpikesHook(window=8, warmup=4), CheckpointingHook(100), steps.hook()]
     Slow(hooks, 7, tmp_path, spiky(7)).train()
+    assert steps.unchanged() == [7]
     assert (tmp_path / "checkpoints" / "step-00000007").exists()
 
 

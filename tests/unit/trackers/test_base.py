@@ -21,7 +21,7 @@ def test_hooks_in_the_group_are_no_trackers():
 
 
 def test_what_is_not_chosen_is_not_imported():
-    build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])
+    assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == ["files"]
 
 
 def test_a_missing_library_is_one_sentence():
