@@ -49,7 +49,7 @@ def take(loader, count):
     """`count` batches as lists; the workers are gone afterwards."""
     batches = iter(loader)
     try:
-        return [batch.tolist() for batch in islice(batches, count)]
+        return [next(batches).tolist() for _ in range(count)]
     finally:
         batches.close()
 

@@ -226,7 +226,7 @@ def test_an_empty_file_of_a_killed_writer_is_swept_when_it_is_old(folder):
 
 
 CONTEND = """
-import json, os, sys
+import json, os, sys, time
 from dataclasses import asdict, replace
 from pathlib import Path
 from launcher.errors import ConfigError
@@ -235,6 +235,8 @@ from launcher.run.holder import Holder
 from launcher.run.lock import RunLock
 folder, counter, times = RunFolder(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 dead = json.dumps(asdict(replace(Holder.current(), started="1")))
+print("ready", flush=True)
+sys.stdin.read()  # until all are ready: an import takes longer than all turns
 for turn in range(times):
     lock = RunLock(folder)
     while True:
@@ -243,7 +245,10 @@ for turn in range(times):
             break
         except ConfigError:
             continue
-    counter.write_text(str(int(counter.read_text()) + 1))  # loses counts if two are here at once
+    os.close(os.open(folder.path / "here", os.O_CREAT | os.O_EXCL))  # fails if another is here
+    time.sleep(0.001)
+    counter.write_text(str(int(counter.read_text()) + 1))
+    os.remove(folder.path / "here")
     if turn % 2:  # die with the lock held
         (folder.path / f"dead-{os.getpid()}").write_text(dead)
         os.replace(folder.path / f"dead-{os.getpid()}", folder.lock_path)
@@ -255,7 +260,11 @@ def test_many_want_a_dead_holders_lock(folder, tmp_path):
     counter = tmp_path / "counter"
     counter.write_text("0")
     command = [sys.executable, "-c", CONTEND, folder.path, counter, "40"]
-    processes = [subprocess.Popen(command) for _ in range(4)]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(4)]
+    assert [process.stdout.readline() for process in processes] == [b"ready\n"] * 4
+    for process in processes:
+        process.stdin.close()
     assert [process.wait() for process in processes] == [0, 0, 0, 0]
     assert counter.read_text() == "160"
 
