@@ -36,7 +36,7 @@ def test_a_range_without_extent_is_a_sentence(tmp_path: Path) -> None:
 def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", "trainer.micro_batch_size=16", *ranks)
     assert done.returncode == 0, done.output
-    for text in ("batch[0]: [16, 64] float32", "batch[1]: [16] int64", "MLP: 2,410 parameters", "gradient norm", "GiB"):
+    for text in ("batch[0]: [16, 64] float32", "batch[1]: [16] int64", "MLP, 2,410 parameters", "gradient norm", "GiB"):
         assert text in done.output, done.output
     assert "No faults" in done.output and files(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""DataSource: what a `data` configuration names. It makes datasets; the loaders decide on order, ranks and devices."""
+"""DataSource, the target of a `data` configuration. It makes datasets; loaders handle order, ranks and devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class DataSource(ABC):
     """A source of training and validation samples.
 
-    The constructor only keeps its arguments: no file is opened, nothing heavy is imported. `batch_size` is the *global*
-    number of samples of one optimizer step, whatever the machine.
+    The constructor only stores its arguments: it opens no file and imports nothing heavy. `batch_size` is the *global*
+    number of samples per optimizer step, on any machine.
 
-    A dataset may be map-style (`__len__` and `__getitem__`) or a `torch.utils.data.IterableDataset`. A map-style one
-    may add `get_batch(indices) -> batch`, which takes an int64 array and returns a collated batch at once, and
+    A dataset may be map-style (`__len__` and `__getitem__`) or a `torch.utils.data.IterableDataset`. A map-style
+    dataset may add `get_batch(indices) -> batch`, which takes an int64 array and returns a collated batch, and
     `fingerprint`, a string that changes when the samples do.
     """
 
@@ -29,10 +29,10 @@ class DataSource(ABC):
     """Seed python's, numpy's and torch's global generators for each sample (see `launcher.data.randomness`)."""
 
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of a list of samples; None: `torch.utils.data.default_collate`. A subclass may define a method."""
+    """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define a method."""
 
     val_names: Sequence[str] = ()
-    """Of further validation sets; their metrics are `val/<name>/...`."""
+    """The names of further validation sets; their metrics are `val/<name>/...`."""
 
     def __init__(self, *, batch_size: PositiveInt, num_workers: NonNegativeInt = 0, shuffle: bool = True):
         self.batch_size = batch_size
@@ -40,11 +40,11 @@ class DataSource(ABC):
         self.shuffle = shuffle
 
     def check(self) -> None:  # noqa: B027 - most sources have nothing to check
-        """Raise ConfigError for faults that are visible before any data are read, such as a missing file."""
+        """Raise ConfigError for faults that show before any data are read, such as a missing file."""
 
     @abstractmethod
     def train_dataset(self) -> Any:
-        """The training samples. Raises ConfigError for files that do not fit."""
+        """The training samples. Raises ConfigError for files that cannot be used."""
 
     def val_dataset(self) -> Any | None:
         """The held-out samples, or None."""
@@ -89,8 +89,13 @@ class DataSource(ABC):
         max_samples: int | None = None,
         name: str | None = None,
     ) -> EvaluationLoader | None:
-        """One pass over the held-out samples, or the first `max_samples` of them over all ranks. `batch_size` is of one
-        rank and forward; `name` one of `val_names`. None: nothing is held out."""
+        """One pass over the held-out samples, or over the first `max_samples` of them, counted over all ranks. None:
+        nothing is held out.
+
+        Args:
+            batch_size: samples per rank and forward pass; None: the rank's share of `self.batch_size`.
+            name: one of `val_names`; None: the main validation set.
+        """
         from launcher.data.loader import evaluation_loader
 
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)

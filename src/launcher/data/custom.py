@@ -1,4 +1,4 @@
-"""Custom data: any dataset of the user's, named by `_target_`."""
+"""Custom data: any dataset of your own, named by `_target_`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from launcher.types import NonNegativeInt, PositiveInt
 
 
 class CustomData(DataSource):
-    """A user's map-style or iterable dataset; see docs/data.md for a whole example.
+    """A user's map-style or iterable dataset; docs/data.md has a complete example.
 
-    Its configuration has `_recursive_: false`, so the datasets are nodes here, and made when training asks for them.
+    Its configuration has `_recursive_: false`: the datasets are passed as nodes, and built when training needs them.
 
     Args:
         dataset: the training samples: a node with `_target_`, or a dataset.
         val_dataset: the held-out samples, likewise; null: none.
         val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
-        collate_fn: makes a batch of a list of samples: a node with `_target_` (and `_partial_: true` for a function),
+        collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_: true` for a function),
             or a callable; null: `torch.utils.data.default_collate`.
-        seed_samples: give each sample random numbers of its own (see `launcher.data.loader.ResumableLoader`). Without
+        seed_samples: seed the random numbers of each sample (see `launcher.data.loader.ResumableLoader`). Without
             it a dataset's `get_batch` or `__getitems__` is used, and random augmentation depends on the number of
             workers and cannot be repeated by a resume.
         vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
@@ -63,7 +63,7 @@ class CustomData(DataSource):
 
 
 def make(part: Any) -> Any:
-    """What a node with `_target_` names, its lists and mappings as plain Python ones; anything else as it is."""
+    """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
     from hydra.utils import instantiate

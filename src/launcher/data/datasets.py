@@ -1,4 +1,4 @@
-"""Documents in folders that `save_to_disk` of the package datasets wrote."""
+"""Documents in folders written by `save_to_disk` of the package datasets."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from launcher.errors import ConfigError
 
 
 class DatasetsData(DocumentData):
-    """One row a document, one column a field; see `DocumentData`. `files` are folders: of a dataset, or of a split."""
+    """A document per row, a field per column; see `DocumentData`. `files` are folders of datasets or of splits."""
 
     reader = staticmethod(read_saved)
 

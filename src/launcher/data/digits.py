@@ -1,4 +1,4 @@
-"""Digits: 1797 handwritten digits of 8x8 pixels, which scikit-learn brings along."""
+"""Digits: 1797 handwritten digits of 8x8 pixels, from scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DigitsData(DataSource):
     """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth is held out.
 
-    `num_features` and `num_classes` are what a model's configuration refers to; they are always 64 and 10.
+    `num_features` and `num_classes` are always 64 and 10; a model's configuration refers to them.
     """
 
     def __init__(

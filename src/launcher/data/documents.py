@@ -1,4 +1,4 @@
-"""Documents of text, chats or labelled texts, tokenized once: what jsonl, parquet and datasets have in common."""
+"""Documents (text, chats or labelled texts), tokenized once: the base of jsonl, parquet and datasets."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
 VERSION = 1
-"""Of how documents become tokens. Tokens of another version are not used."""
+"""The version of how documents become tokens. Cached tokens of other versions are not used."""
 
 
 class DocumentData(DataSource):
@@ -32,15 +32,15 @@ class DocumentData(DataSource):
     Args:
         files: where the documents are: a path or glob, or a list of them.
         val_files: the same for the held-out documents; None: every (1 / val_fraction)-th of `files`.
-        tokenizer: a folder that `save_pretrained` of a tokenizer of transformers wrote.
-        seq_len: T, tokens of a row at most.
-        pack: several documents in a row; False: one.
+        tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
+        seq_len: T, the most tokens in a row.
+        pack: put several documents in a row; False: one per row.
         text_field: the field with the text, on which a model is trained.
-        prompt_field: the field with a text before it, on which the model is not trained.
+        prompt_field: the field with a text before that one, on which the model is not trained.
         messages_field: the field with a chat, a list of {role, content}; the assistant's turns are trained on.
         label_field: the field with the class of the text, for classification.
-        num_classes: of classification; models refer to it.
-        vocab_size: models with new weights refer to it; None: they have their own.
+        num_classes: the number of classes; models refer to it.
+        vocab_size: models with new weights refer to it; None: models have their own.
         cache: folder for the tokens.
     """
 
@@ -74,7 +74,7 @@ class DocumentData(DataSource):
     reader: Reader
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        """The files or folders that `patterns`, the value of `key`, name."""
+        """The files or folders that `patterns` names; `key` is its key, for messages."""
         return find_files(key, patterns)
 
     def check(self) -> None:
@@ -123,7 +123,7 @@ class DocumentData(DataSource):
         return rows
 
     def _name(self, files: list[Path], val_fraction: float) -> str:
-        """A hash of what decides on the tokens."""
+        """A hash of everything that the tokens depend on."""
         stats = [[str(file), *_stamp(file)] for file in files]
         what = [VERSION, type(self).__name__, stats, tokenizer_digest(self.tokenizer), vars(self.fields)]
         text = json.dumps([*what, val_fraction, self.num_classes if self.fields.label else None])
@@ -150,6 +150,6 @@ class DocumentData(DataSource):
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; of a folder, those of all its files together."""
+    """Size and modification time of a file; of a folder, the total size and the latest time of its files."""
     stats = [file.stat() for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path.stat()]
     return sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0)

@@ -1,4 +1,4 @@
-"""From a record to token ids, which of them are targets, and the class of the record."""
+"""Encodes a record: its token ids, which of them are targets, and its class."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class Document:
 
 @dataclass
 class Fields:
-    """The names of the fields that are used: the source's arguments."""
+    """The names of the fields to use, from the source's arguments."""
 
     text: str = "text"
     prompt: str | None = None
@@ -36,7 +36,7 @@ class Fields:
     def check(self) -> None:
         """
         Raises:
-            ConfigError: two that exclude each other.
+            ConfigError: two fields are set that exclude each other.
         """
         used = {name: value for name, value in asdict(self).items() if value is not None and name != "text"}
         if len(used) > 1:
@@ -47,8 +47,8 @@ class Fields:
 class Encoder:
     """
     Args:
-        folder: of a tokenizer of transformers.
-        num_classes: labels are below it.
+        folder: of a transformers tokenizer.
+        num_classes: labels must be less than this.
     Raises:
         ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat template, for messages).
     """
@@ -84,7 +84,7 @@ class Encoder:
     def __call__(self, record: dict[str, Any], where: str) -> Document:
         """
         Raises:
-            ConfigError: a field is missing, or is of another type.
+            ConfigError: a field is missing, or has the wrong type.
         """
         if self.fields.messages is not None:
             return self._chat(record, where)
@@ -131,7 +131,7 @@ class Encoder:
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        except Exception as error:  # jinja's, and what the template raises itself
+        except Exception as error:  # errors of jinja, and those that the template raises itself
             raise ConfigError(f"data.messages_field: {where}: the chat template refuses it ({error}).") from error
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
@@ -164,7 +164,7 @@ def _field(record: dict[str, Any], name: str, field: str, kind: type, where: str
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """A hash of the folder's files, without a model's weights."""
+    """A hash of the tokenizer's files in a folder, which may also hold a model."""
     digest = xxhash.xxh3_64()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in (".json", ".jinja", ".txt", ".model", ".vocab"):

@@ -1,4 +1,4 @@
-"""Which files a pattern means, and which of them are held out."""
+"""Finds the files that a pattern names, and divides them into training and held-out files."""
 
 from collections.abc import Sequence
 from glob import glob
@@ -9,9 +9,9 @@ from launcher.errors import ConfigError
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
-    """The files that paths or globs (`**` for any depth, `~` for home) name: sorted, each once, folders left out.
+    """The files that paths or globs (`**` for any depth, `~` for home) name, without folders: sorted, each once.
 
-    Raises ConfigError, naming `key`, for a pattern without a file.
+    Raises ConfigError, naming `key`, for a pattern that matches no file.
     """
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -32,7 +32,7 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
     """Divide sorted files into (training, held out): every (1 / fraction)-th is held out, at least one if fraction > 0.
 
-    It depends on the files' order alone, so the same files are always divided alike.
+    The division depends only on the order of the files, so the same files are always divided in the same way.
     """
     chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
     if fraction > 0 and not chosen and files:

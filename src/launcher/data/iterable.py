@@ -1,7 +1,7 @@
 """Streams: a user's `IterableDataset` as an endless, exactly resumable sequence of samples.
 
-Every rank reads the whole stream and keeps its own share, in at most one worker process: the order is the stream's,
-for any number of ranks and workers. The dataset must not divide itself among ranks.
+Every rank reads the whole stream, in at most one worker process, and keeps its own share. So the order is that of the
+stream, for any number of ranks and workers. The dataset must not divide itself among ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_stream(dataset: Any) -> bool:
 
 
 def length(dataset: Any) -> int | None:
-    """`len(dataset)`, or None where it has none."""
+    """`len(dataset)`; None: it has no length."""
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
@@ -37,10 +37,10 @@ def length(dataset: Any) -> int | None:
 def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterator[Any]:
     """The samples of the stream from a global position on, epoch after epoch, without end.
 
-    With a length, whole epochs are jumped over; what is left is read and dropped. `set_epoch(epoch)` is called where
-    there is one, and with a `seed` the global generators are seeded for each epoch.
+    If the dataset has a length, whole epochs before the position are skipped; the rest is read and dropped. Calls the
+    dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global generators for each epoch.
 
-    Raises ConfigError where an epoch holds no sample, or not the number that `len()` promised.
+    Raises ConfigError if an epoch has no sample, or not as many as `len()` says.
     """
     size = length(dataset)
     if size == 0:
@@ -68,13 +68,13 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
 
 def _empty(dataset: Any, epoch: int) -> str:
     return (
-        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it should begin a new "
+        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it must begin a new "
         "pass over at least one."
     )
 
 
 class TrainingStream:
-    """This rank's micro-batches of a stream, endlessly, from a global sample position on."""
+    """This rank's micro-batches of a stream, without end, from a global sample position on."""
 
     def __init__(
         self, dataset: Any, collate: Collate, position: int, micro_batch_size: int, rank: int, world_size: int,
@@ -118,7 +118,7 @@ class EvaluationStream:
         chunk: list[Any] = []
         ended = False
         while not ended:
-            # One sample for each rank is read ahead, so that the last chunk is never too short for all of them.
+            # Reads one sample per rank ahead, so that the last chunk has at least one for each.
             wanted = self.full + self.world_size - len(chunk)
             read = draw(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
             chunk += read
@@ -138,22 +138,23 @@ class EvaluationStream:
 
 
 def _randomness(seed: int | None) -> tuple[Run, Run]:
-    """How to run what reads the stream, and what collates: with generators of their own where the stream is seeded.
+    """How to call the code that reads the stream, and the code that collates: with private generators if seeded.
 
-    A rank collates its own samples only, so what that draws must not be noticed by the stream, which all ranks share.
+    A rank collates only its own samples, so collating must not advance the generators of the stream: every rank reads
+    the same stream.
     """
     if seed is None:
-        return _plainly, _plainly
+        return _call, _call
     own = PrivateGenerators()
     return own.run, own.peek
 
 
-def _plainly(function: Callable[[], Any]) -> Any:
+def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The part [start, stop) of `count` samples that is this rank's; shares differ by one sample at most."""
+    """This rank's part [start, stop) of `count` samples; the parts differ by at most one sample."""
     return count * rank // world_size, count * (rank + 1) // world_size
 
 

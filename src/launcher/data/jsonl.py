@@ -5,6 +5,6 @@ from launcher.data.records import read_jsonl
 
 
 class JsonlData(DocumentData):
-    """One JSON object a line; see `DocumentData`."""
+    """A JSON object per line; see `DocumentData`."""
 
     reader = staticmethod(read_jsonl)

@@ -19,14 +19,14 @@ from launcher.errors import ConfigError
 from launcher.run.rng import isolated, seed_host
 
 CPU = torch.device("cpu")
-Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and a seed uint64 [B] for each where asked for
+Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and their seeds uint64 [B] or None
 
 
 class Fetch:
     """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
 
-    Without seeds, `get_batch(indices)` makes it at once, or `__getitems__` the samples, where the dataset has one. With
-    seeds it is one sample after the other, the global generators seeded before each and left as they were in the end.
+    Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its `__getitem__`. With
+    seeds, samples are read one by one; the global generators are seeded before each, and restored at the end.
     """
 
     def __init__(self, dataset: Any, collate: Collate):
@@ -53,14 +53,14 @@ class Fetch:
 
 
 class ResumableLoader:
-    """An endless iterable of this rank's micro-batches; epochs follow each other and batches may span their ends.
+    """An endless iterable of this rank's micro-batches. Epochs follow each other, and a batch may span two of them.
 
-    Micro-batch j of all ranks together covers the global positions [p, p + micro_batch_size * world_size), rank r its
-    r-th part. `samples` counts the samples handed out to all ranks so far; with it, and the same seed and dataset,
-    everything that follows is determined: `num_workers`, `world_size` and `micro_batch_size` may change between runs.
+    A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size * world_size); rank r has
+    the r-th part. `samples` counts the samples that all ranks have got so far. With the same seed and dataset it
+    determines everything that follows: `num_workers`, `world_size` and `micro_batch_size` may change on a resume.
 
-    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers; batches that were prepared
-    and not yielded are not counted.
+    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches that were prepared
+    but not yielded do not count.
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
@@ -108,7 +108,7 @@ class ResumableLoader:
 
     @property
     def batches_per_epoch(self) -> Fraction | None:
-        """Micro-batches in a pass over the dataset, seldom a whole number; None for a stream without a length."""
+        """Micro-batches in a pass over the dataset, usually a fraction; None: a stream without a length."""
         size = length(self.dataset)
         return Fraction(size, self.samples_per_batch) if size else None
 
@@ -142,11 +142,11 @@ class ResumableLoader:
             position += self.samples_per_batch
 
     def state_dict(self) -> dict[str, Any]:
-        """`samples`, and what tells this dataset from a changed one."""
+        """`samples`, and the `fingerprint` of the dataset."""
         return {"samples": self.samples, "dataset": fingerprint(self.dataset)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after `state["samples"]` samples, from the next `iter()` on."""
+        """Begin the next `iter()` after `state["samples"]` samples."""
         was, now = state.get("dataset"), fingerprint(self.dataset)
         if was != now and was is not None and now is not None:
             raise ConfigError(
@@ -251,7 +251,7 @@ def evaluation_loader(
 
 
 def fingerprint(dataset: Any) -> str | None:
-    """What a checkpoint remembers of its data: the dataset's `fingerprint`, else its length, else nothing."""
+    """What a checkpoint stores about its data: the dataset's `fingerprint`, else its length, else None."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own)
@@ -274,7 +274,7 @@ def _load(
     num_workers: int,
     device: torch.device,
 ) -> Any:
-    """A closable iterator over the batches, made here or by workers, in pinned memory where that helps."""
+    """An iterator with `close()` over the batches, made here or by workers; for CUDA in pinned memory."""
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)

@@ -5,6 +5,6 @@ from launcher.data.records import read_parquet
 
 
 class ParquetData(DocumentData):
-    """One row a document, one column a field; see `DocumentData`."""
+    """A document per row, a field per column; see `DocumentData`."""
 
     reader = staticmethod(read_parquet)

@@ -22,11 +22,11 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 
 
 class PlainLoader:
-    """A map-style DataLoader's epochs, and the position in the present one.
+    """The epochs of a map-style DataLoader, and the position in the present one.
 
     The batches are those of the loader itself. A sampler may draw from the global generators, or from generators that
-    it or the loader has as attributes. Their states are noted where an epoch's order begins. A resume sets them back,
-    lets the sampler run up to the position, and only then loads.
+    are attributes of the sampler or the loader. Their states are stored when the sampler begins an epoch. A resume
+    restores them, runs the sampler up to the position, and only then loads samples.
 
     Args:
         loader: one that `is_plain`.
@@ -65,7 +65,7 @@ class PlainLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next `iter` begins at the position of `state`, or at the epoch's start where the loader has changed."""
+        """Begin the next `iter` at the position of `state`, or at the epoch's start if the loader has changed."""
         now = {"size": self._size(), "world_size": world_size()}
         if "consumed" not in state or state["order"] is None:
             return
@@ -90,7 +90,7 @@ class PlainLoader:
 class Order:
     """What a loader's sampler or batch sampler yields, from any position of an epoch on.
 
-    `state` is that of the generators where the present epoch's order began; None: it has not begun.
+    `state` has the states of the generators when the sampler began the present epoch; None: it has not begun.
     """
 
     def __init__(self, loader: DataLoader[Any]):
@@ -108,7 +108,7 @@ class Order:
             self.state = self._noted()
             yield from self.inner
         else:
-            # The step that is resumed comes after the draws for this order: they must not be made twice.
+            # The resumed generators have already advanced past these draws.
             yield from isolated(lambda: self._from(position))
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Order:
         for name in generators.keys() & self.state["own"].keys():
             _set_state(generators[name], self.state["own"][name])
         rest = iter(self.inner)
-        first = next(rest, END)  # the order is drawn here, also where nothing is skipped
+        first = next(rest, END)  # the sampler draws its order here, even if nothing is skipped
         if position == 0:
             return rest if first is END else chain([first], rest)
         next(islice(rest, position - 1, position - 1), None)
@@ -134,12 +134,12 @@ class Order:
 
 
 def resumable(loader: Any, logger: logging.Logger) -> Any:
-    """The loader itself, or one that gives the same batches and has a `state_dict`."""
+    """The loader, or a wrapper that gives the same batches and has a `state_dict`."""
     return PlainLoader(loader, logger) if is_plain(loader) else loader
 
 
 def is_plain(loader: Any) -> bool:
-    """Whether this is a DataLoader of torch's, over a map-style dataset, whose batches come in a given order."""
+    """Whether this is a torch DataLoader over a map-style dataset that keeps the order of its sampler."""
     return (
         isinstance(loader, DataLoader)
         and type(loader).__iter__ is DataLoader.__iter__
@@ -180,7 +180,7 @@ def with_order(loader: DataLoader[Any], order: Any) -> DataLoader[Any]:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the loader and its samplers, those that want to know, which epoch begins."""
+    """Call `set_epoch` of the loader and its samplers, where they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     for owner in {id(owner): owner for owner in owners}.values():

@@ -1,4 +1,4 @@
-"""Random numbers that depend on (seed, epoch, sample) and on nothing else: not on workers, ranks or what ran before."""
+"""Random numbers that depend only on (seed, epoch, sample): not on workers, ranks or what ran before."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,13 +17,13 @@ def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarr
 
 
 class PrivateGenerators:
-    """A stream's own generators on the CPU. They continue from one `run` to the next, whatever is drawn outside."""
+    """A stream's own CPU generators. They continue from one `run` to the next, whatever else draws in between."""
 
     def __init__(self) -> None:
         self._own: HostState | None = None
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call `function` with these generators; the global ones are as before afterwards."""
+        """Call `function` with these generators, and restore the global ones."""
 
         def inside() -> T:
             result = self._begin(function)

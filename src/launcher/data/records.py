@@ -1,4 +1,4 @@
-"""Records of files, one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
+"""Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from launcher.config.messages import reason
 from launcher.errors import ConfigError
 
 Record = tuple[dict[str, Any], str]
-"""Fields and values, and where they are from, for messages."""
+"""Values by field, and their place in the files, for messages."""
 Reader = Callable[[Path, list[str]], Iterator[Record]]
-"""The records of a file or folder, with (at least) the fields that are named."""
+"""Reads the records of a file or folder, with at least the named fields."""
 ROWS = 1000
 
 
@@ -38,7 +38,7 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
 def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
     """
     Raises:
-        ConfigError: pyarrow is not installed, or it is no Parquet file with these columns.
+        ConfigError: pyarrow is not installed, or this is not a Parquet file with these columns.
     """
     try:
         from pyarrow import ArrowException
@@ -58,10 +58,10 @@ def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
 
 
 def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
-    """Rows of a folder that `save_to_disk` of the package datasets wrote.
+    """Rows of a folder written by `save_to_disk` of the package datasets.
 
     Raises:
-        ConfigError: datasets is not installed, or it is no such folder with these columns.
+        ConfigError: datasets is not installed, or this is not such a folder with these columns.
     """
     try:
         import datasets

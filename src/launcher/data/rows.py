@@ -1,4 +1,4 @@
-"""Rows: ranges of a store's tokens, as the samples of a model that takes mappings (`model(**batch)`)."""
+"""Rows of a token store, the samples of a model that takes mappings (`model(**batch)`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ IGNORED = -100
 class Rows:
     """Sample i is a row of at most `seq_len` tokens.
 
-    Packed, a row has several documents, and all rows have the same length: `input_ids`, `labels` and `position_ids`
-    [B, T], int64. Positions start at 0 for each document, by which a model keeps documents apart; a document's first
-    token is no target. Plain text continues in the next row; a document with targets of its own is never divided, but
-    cut if it is too long.
+    If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels` and `position_ids`
+    [B, T], int64. Positions start at 0 in each document, so that a model keeps documents apart; the first token of a
+    document is not a target. Plain text continues in the next row. A document with its own targets is never divided,
+    but is cut if it is too long.
 
-    Otherwise a row is one document, cut to `seq_len`, and a batch as long as its longest: `input_ids`,
+    Otherwise a row is one document, cut to `seq_len`, and a batch is as long as its longest row: `input_ids`,
     `attention_mask` and `labels` [B, T], or `labels` [B] if documents have classes.
     """
 
@@ -89,7 +89,7 @@ class Rows:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
-        """Of each token in its document, or in the row if the document begins before it."""
+        """The position of each token in its document, or in the row if the document begins before the row."""
         ends = self.store.ends
         inside = ends[np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")]
         begins = np.concatenate([np.array([start]), inside])
@@ -98,7 +98,7 @@ class Rows:
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of consecutive whole documents, as many as fit; one that is too long is cut and has a row of its own."""
+    """Rows of as many consecutive documents as fit. A document that is too long is cut, and has a row to itself."""
     first, last, row_start, row_stop = [], [], 0, 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if row_stop == start and end - row_start <= seq_len:

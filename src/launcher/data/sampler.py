@@ -1,4 +1,4 @@
-"""The order of samples: from a global position, counted since the start of training, to an index of the dataset."""
+"""The order of samples: maps a global position, counted from the start of training, to an index of the dataset."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ def mix(*parts: int | np.ndarray) -> np.ndarray:
 
 
 LARGE = 2**24
-"""From this many samples on, an order is computed where it is needed: to sort 10^8 keys takes 15 s and 2 GB."""
+"""From this many samples on, indices are computed one batch at a time: sorting 10^8 keys takes 15 s and 2 GB."""
 ROUNDS = 6
 
 
 def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
-    """The indices at these positions of a permutation of `size` that depends on the key: int64, as `positions`.
+    """The indices at these positions, int64, of a permutation of `size` items that depends on the key.
 
-    A Feistel network permutes the next power of four; what falls outside of `size` goes through it again.
+    A Feistel network permutes the next power of four; values of `size` or more go through it again.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -47,9 +47,9 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
 class SampleOrder:
     """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
 
-    Each epoch is a permutation that is a function of (seed, epoch) alone. It sorts PCG64's raw output, whose stream
-    numpy keeps forever, where `Generator.permutation` may change between versions (NEP 19). A large one is `shuffled`:
-    a batch then takes the same time and memory at any position.
+    Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of PCG64, whose stream
+    numpy never changes; `Generator.permutation` may change between versions (NEP 19). A large dataset is `shuffled`
+    instead, so that a batch takes the same time and memory at any position.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):
@@ -62,7 +62,7 @@ class SampleOrder:
         self._permutation = np.empty(0, dtype=np.int64)
 
     def permutation(self, epoch: int) -> np.ndarray:
-        """The indices of one epoch in their order: int64 [size]. The last one asked for is kept."""
+        """The indices of one epoch in order: int64 [size]. The last result is kept."""
         if not self.shuffle:
             epoch = 0
         if epoch != self._epoch:

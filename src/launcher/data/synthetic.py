@@ -1,4 +1,4 @@
-"""Synthetic tokens, for trying a model, a machine or a loader without any data."""
+"""Synthetic tokens, to try a model, a machine or a loader without data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class SyntheticData(DataSource):
     """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T], int64.
 
-    There is nothing to learn but the samples themselves: the validation loss stays near log(vocab_size).
+    A model can only memorize them: the validation loss stays near log(vocab_size).
 
     Args:
-        num_samples, num_val_samples: sizes of the two sets; 0 validation samples: none are held out.
+        num_samples, num_val_samples: sizes of the training and validation sets; 0 validation samples: no set.
         seq_len: T, tokens of an input.
         seed: of the tokens; the experiment's seed does not change them.
     """

@@ -22,8 +22,8 @@ class TextData(DataSource):
     Args:
         files: a path or glob, or a list of them; null: the modules at the top of Python's standard library.
         seq_len: T, bytes of an input.
-        val_fraction: share of the files that is held out. Where that leaves either side without a whole sample (one
-            file, say) it is the share of the bytes, taken from the end.
+        val_fraction: share of the files that is held out. If either side would have less than one sample (with a single
+            file, for instance), it is a share of the bytes, taken from the end.
         val_samples: samples of the validation set, spread evenly over what is held out; null: all of it.
         vocab_size: always 256; a model's configuration refers to it.
     """
@@ -74,8 +74,8 @@ class TextData(DataSource):
         if len(train) < sample:
             raise ConfigError(
                 f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes in all, too few for a "
-                "sample to train on" + (" and one held out" if self.val_fraction else "") + "; take a shorter one or "
-                "more files."
+                "sample to train on" + (" and one held out" if self.val_fraction else "") + "; use a smaller "
+                "data.seq_len, or more files."
             )
         return train, held_out
 
@@ -87,7 +87,7 @@ def standard_library() -> list[Path]:
 
 
 def _read(files: Sequence[Path]) -> np.ndarray:
-    """Into one array: a join of their contents would hold them twice."""
+    """Read into one array: joining the contents would hold them in memory twice."""
     ends = np.cumsum([path.stat().st_size for path in files], dtype=np.int64).tolist()
     data = np.empty(ends[-1] if ends else 0, dtype=np.uint8)
     for path, start, end in zip(files, [0, *ends], ends, strict=False):

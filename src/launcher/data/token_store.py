@@ -1,4 +1,4 @@
-"""Documents as tokens on disk: made once, memory-mapped by every rank."""
+"""Documents as tokens on disk: written once, memory-mapped by every rank."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PARTS = ("train", "val")
 
 
 class TokenStore:
-    """The documents of one part: `tokens` [N], the place `ends` [D] after each one's last token, and where there are
-    any `targets` [N] (0 or 1) and `labels` [D]."""
+    """The documents of one part: `tokens` [N], and `ends` [D], the position after each document's last token. `targets`
+    [N] (0 or 1) and `labels` [D], or None."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -36,11 +36,11 @@ class TokenStore:
 
 
 def write_store(folder: Path, documents: Iterable[Document], val_fraction: float, meta: dict[str, Any]) -> None:
-    """Write `folder`/train and /val; every (1 / val_fraction)-th document is held out. `folder` appears when it is
-    complete; if another process was faster, its folder stays.
+    """Write `folder`/train and `folder`/val; every (1 / val_fraction)-th document is held out. `folder` appears only
+    when it is complete. If another process was faster, its folder is kept.
 
     Args:
-        meta: what else to note: `vocab_size`, `pad`.
+        meta: further entries of meta.json: `vocab_size`, `pad`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -109,7 +109,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def shared(folder: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]) -> None:
-    """Have rank 0 make `folder` unless it is there. A node that does not see it makes its own."""
+    """Rank 0 makes `folder` if it does not exist. A node that does not see it then makes its own."""
     on_main(lambda: None if folder.is_dir() else make())
     if not folder.is_dir():
         make()

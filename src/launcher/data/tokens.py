@@ -1,4 +1,4 @@
-"""Tokens: files of token ids, memory-mapped, so that they may be larger than the memory. `write_tokens` makes them."""
+"""Tokens: memory-mapped files of token ids, which may be larger than memory. `write_tokens` makes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TokenData(DataSource):
         files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones of type `dtype`.
         val_files: the same for the held-out samples; null: none.
         seq_len: T, tokens of an input.
-        vocab_size: number of different tokens; a file with a larger id is refused when that is read.
+        vocab_size: number of different tokens. A token id of at least this number is refused when it is read.
         dtype: of raw (not `.npy`) files, little-endian.
     """
 
@@ -62,13 +62,13 @@ class TokenData(DataSource):
         if not len(windows):
             raise ConfigError(
                 f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds the "
-                f"{self.seq_len + 1} tokens of one sample; take a shorter one."
+                f"{self.seq_len + 1} tokens of one sample; use a smaller data.seq_len."
             )
         return windows
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files. Pickled, for a worker that is not forked, it takes the paths and not the data."""
+    """Windows of memory-mapped files. A pickle, for a worker that is not forked, has the paths and not the data."""
 
     def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
         sequences = [map_tokens(path, dtype) for path in files]
@@ -81,7 +81,7 @@ class MappedWindows(TokenWindows):
         return MappedWindows, self.arguments
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """As `TokenWindows.read`. Raises ConfigError at a token that the model's vocabulary does not have."""
+        """As `TokenWindows.read`. Raises ConfigError for a token that is not in the vocabulary."""
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size:
@@ -92,12 +92,12 @@ class MappedWindows(TokenWindows):
 
 
 def map_tokens(path: Path, dtype: str) -> np.ndarray:
-    """The tokens of one file, mapped and not read: uint16 or uint32 [N]."""
+    """The tokens of one file, memory-mapped: uint16 or uint32 [N]."""
     if path.suffix == ".npy":
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise ConfigError(f"data.files: {path} is no .npy file of tokens ({error}).") from error
+            raise ConfigError(f"data.files: {path} is not a .npy file of tokens ({error}).") from error
         if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
             raise ConfigError(
                 f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one row of uint16 "
@@ -107,7 +107,9 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
         kind = np.dtype(dtype).newbyteorder("<")
         size = path.stat().st_size
         if size == 0 or size % kind.itemsize:
-            raise ConfigError(f"data.dtype={dtype}: {path} has {size} bytes, which is no number of {dtype} tokens.")
+            raise ConfigError(
+                f"data.dtype={dtype}: {path} has {size} bytes, which is not a whole number of {dtype} tokens."
+            )
         tokens = np.memmap(path, dtype=kind, mode="r")
     return tokens.view(np.ndarray)  # slices of a memmap object are slow to make
 

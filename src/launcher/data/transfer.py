@@ -1,4 +1,4 @@
-"""Batches to a device. On CUDA the next batch is copied on a stream of its own while the present one is used."""
+"""Moves batches to a device. On CUDA the next batch is copied on its own stream while the present one is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def map_tensors(
 
 
 def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """The batches on `device`; on the CPU nothing is done to them. The caller closes `batches`."""
+    """The batches on `device`; for the CPU they are unchanged. The caller closes `batches`."""
     if device.type == "cpu":
         return iter(batches)
     if device.type == "cuda":
@@ -39,7 +39,7 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 def pinned(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches in page-locked memory, from which a copy can overlap with computing."""
+    """The batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 
 

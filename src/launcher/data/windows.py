@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is one token further on.
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is shifted by one token.
 
-    Windows of one sequence follow each other without overlap, but for the one token that ends a target and begins the
-    next input. A last part shorter than `seq_len + 1` is left out; no window crosses from one sequence into the next.
+    Windows of one sequence do not overlap, except in the token that ends a target and begins the next input. A last
+    part shorter than `seq_len + 1` is left out. No window crosses from one sequence into the next.
 
     Args:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
@@ -28,7 +28,7 @@ class TokenWindows:
         self.seq_len = seq_len
         self.fingerprint = fingerprint
         counts = [max(0, (len(sequence) - 1) // seq_len) for sequence in sequences]
-        self.ends = np.cumsum(counts)  # windows up to and with each sequence
+        self.ends = np.cumsum(counts)  # windows up to the end of each sequence
         self.count = int(self.ends[-1]) if len(self.ends) else 0
         self.size = self.count if max_windows is None else min(self.count, max_windows)
 
@@ -50,7 +50,7 @@ class TokenWindows:
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """The windows with their one further token: int64 [B, T + 1]."""
+        """The windows, each with one more token: int64 [B, T + 1]."""
         length = self.seq_len
         if self.size < self.count:
             indices = indices * self.count // self.size

@@ -1,7 +1,7 @@
-"""Worker processes for loading: torch's DataLoader, made safe against signals and closed in bounded time.
+"""Worker processes for loading: torch's DataLoader, safe against signals, and closed in bounded time.
 
-A scheduler signals the whole process group. A worker that died of it would fail the very step after which the trainer
-wants to save, so workers ignore the signals the trainer handles, from their first instruction on.
+A scheduler signals the whole process group. A worker that died of it would fail the step after which the trainer
+saves. So workers ignore the signals that the trainer handles, from their first instruction on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from launcher.run import signals
 
 CLOSE_SECONDS = 2.0
-"""A worker that is still busy so long after `close()` is killed."""
+"""A worker that is still busy this long after `close()` is killed."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -36,7 +36,7 @@ class WorkerTraceback(Exception):
 
 
 class Failure:
-    """An exception on its way from a worker to the trainer; type and message stay what they were."""
+    """Carries an exception from a worker to the trainer, with its type and message."""
 
     def __init__(self, error: Exception):
         self.traceback = "".join(traceback.format_exception(error))
@@ -66,7 +66,7 @@ class GuardedFetch:
 
 
 class GuardedStream(IterableDataset[Any]):
-    """The stream's batches, with an error as the last of them, a `Failure`."""
+    """The stream's batches; an error becomes the last of them, a `Failure`."""
 
     def __init__(self, stream: Iterable[Any]):
         self.stream = stream
@@ -81,8 +81,8 @@ class GuardedStream(IterableDataset[Any]):
 class WorkerBatches:
     """An iterator over batches that worker processes make; `close()` ends the workers.
 
-    Either `source[request]` for each of `requests`, in their order, or, with `requests` None, the batches of the
-    iterable `source`, by one worker, since its order is the stream's.
+    They are `source[request]` for each of `requests`, in order. If `requests` is None, they are the batches of the
+    iterable `source`, made by one worker, so that their order is that of the stream.
     """
 
     def __init__(self, source: Any, requests: Iterable[Any] | None, num_workers: int, pin_memory: bool = False):
@@ -110,7 +110,7 @@ class WorkerBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers, within seconds. They ignore the SIGTERM that torch sends to a slow one: SIGKILL it."""
+        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow one, so it is killed."""
         if self not in _open:
             return
         _open.discard(self)
@@ -136,7 +136,7 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
-    # From here on the worker watches whether its parent changes; a parent that died before would never be missed.
+    # torch's worker now watches for a change of its parent, and would miss that the parent has died before.
     parent = multiprocessing.parent_process()
     by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     if parent is not None and not by_server and os.getppid() != parent.pid:
@@ -149,7 +149,7 @@ def _as_it_is(batch: Any) -> Any:
 
 @atexit.register
 def _kill_all() -> None:
-    """At exit, workers that nobody closed would be waited for without end, as they ignore SIGTERM."""
+    """Kill workers that nobody closed: they ignore SIGTERM, so Python would wait for them forever at exit."""
     if _open:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise for each of them
     for batches in list(_open):

@@ -2,8 +2,8 @@
 
     python -m launcher.data.write_tokens OUT FILE... [--tokenizer FOLDER] [--val-fraction 0.05] [--end TEXT]
 
-OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens), written as they are
-made: neither text nor tokens are ever held whole. OUT/meta.json says what they are.
+OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They are written piece
+by piece: neither the text nor the tokens are ever whole in memory. OUT/meta.json describes them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ CHUNK = 2**22  # bytes of text at a time
 Part = tuple[Path, int, int]
 """A file from one byte up to another."""
 Encode = Callable[[Part], Iterator[np.ndarray]]
-"""From a part of a file to arrays of its token ids."""
+"""Maps a part of a file to arrays of its token ids."""
 
 
 class TokenWriter:
@@ -61,7 +61,7 @@ class TokenWriter:
 
 
 def byte_encoder() -> tuple[Encode, int]:
-    """Each byte is a token; with the size of that vocabulary."""
+    """An encoder for which each byte is a token, and the size of its vocabulary."""
 
     def encode(part: Part) -> Iterator[np.ndarray]:
         for chunk in chunks(part):
@@ -71,7 +71,7 @@ def byte_encoder() -> tuple[Encode, int]:
 
 
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
-    """The Hugging Face tokenizer in `folder` (its tokenizer.json); with the size of its vocabulary.
+    """An encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json), and the size of its vocabulary.
 
     Args:
         end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
@@ -83,18 +83,18 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ConfigError(
-            "--tokenizer: needs the tokenizers library, not installed here; pip install 'torch-launcher[huggingface]'."
+            "--tokenizer: needs the package tokenizers; pip install 'torch-launcher[huggingface]'."
         ) from error
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigError(
             f"--tokenizer={folder}: has no tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) "
-            "of the transformers library writes one."
+            "of the package transformers writes one."
         )
     tokenizer = Tokenizer.from_file(str(path))
     end_id = None if end is None else tokenizer.token_to_id(end)
     if end is not None and end_id is None:
-        raise ConfigError(f"--end='{end}': is no token of the tokenizer in {folder}.")
+        raise ConfigError(f"--end='{end}': is not a token of the tokenizer in {folder}.")
 
     def encode(part: Part) -> Iterator[np.ndarray]:
         for text in pieces(part):
@@ -129,7 +129,7 @@ def pieces(part: Part) -> Iterator[str]:
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[Part], list[Part]]:
-    """(training, held out): whole files, or, of a single one, its beginning and its end, cut between two lines."""
+    """(training, held out): whole files; of a single file, its beginning and its end, cut between two lines."""
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
         return [_whole(path) for path in train], [_whole(path) for path in held_out]
@@ -139,7 +139,7 @@ def divide(files: list[Path], fraction: float) -> tuple[list[Part], list[Part]]:
         file.readline()
         cut = file.tell()
     if cut == size:
-        raise ConfigError(f"--val-fraction={fraction}: no line of {path} begins in its last part; take 0 or more.")
+        raise ConfigError(f"--val-fraction={fraction}: no line of {path} begins in its last part; use more, or 0.")
     return [(path, 0, cut)], [(path, cut, size)]
 
 
@@ -148,7 +148,7 @@ def _whole(path: Path) -> Part:
 
 
 def write(out: Path, name: str, parts: Iterable[Part], encode: Encode, vocab_size: int) -> int:
-    """Write OUT/<name>.npy; returns the number of tokens. It gets that name only when it is complete."""
+    """Write OUT/<name>.npy, which appears only when it is complete. Returns the number of tokens."""
     with (
         replacing(out / f"{name}.npy") as unfinished,
         TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer,
@@ -164,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m launcher.data.write_tokens",
         description="Write token files for data=tokens: OUT/train.npy, OUT/val.npy and OUT/meta.json.",
     )
-    usage.add_argument("out", type=Path, metavar="OUT", help="folder to write to; it is made if it is not there")
+    usage.add_argument("out", type=Path, metavar="OUT", help="folder to write to; it is created if it does not exist")
     usage.add_argument("files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')")
     usage.add_argument(
         "--tokenizer",
@@ -186,12 +186,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: list[str]) -> None:
-    """Raises ConfigError for missing files or tokenizers, and for files that cannot be divided as asked."""
+    """Raises ConfigError for missing files or tokenizers, and for files that cannot be divided."""
     options = parser().parse_args(arguments)
     if not 0 <= options.val_fraction < 1:
         raise ConfigError(f"--val-fraction={options.val_fraction}: should be from 0 to below 1.")
     if options.end is not None and options.tokenizer is None:
-        raise ConfigError(f"--end='{options.end}': bytes have no such token; give a --tokenizer too.")
+        raise ConfigError(f"--end='{options.end}': bytes have no such token; set --tokenizer too.")
     files = find_files("FILE", options.files)
     if options.tokenizer is None:
         encode, vocab_size = byte_encoder()

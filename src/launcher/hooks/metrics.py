@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from launcher.errors import ConfigError
+from launcher.models.base import IGNORED
 
 OUTPUTS = ("logits", "targets")
 """The records of a forward pass in evaluation from which metrics are computed; they are not logged."""
-IGNORED = -100
 
 
 class Metrics:

@@ -2,25 +2,22 @@
 
 import logging
 import math
-import resource
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.hooks.memory import max_memory
+from launcher.jobs.summary import model_lines
 from launcher.jobs.trial import trial_trainer
 from launcher.models.base import IGNORED
 from launcher.run import ranks
 from launcher.run.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
-
-GIB = 2**30
 
 
 class CheckJob:
@@ -38,7 +35,7 @@ class CheckJob:
         trainer = trial_trainer(config)
         vocab_size, num_classes = (OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes"))
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
-        for line in parameter_lines(trainer.unwrapped_model):
+        for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)
         trainer.hooks, trainer.lr_scheduler, trainer.state = [watch], None, TrainState(1)
         logging.getLogger("launcher").addFilter(_no_skipped_step)
@@ -54,7 +51,7 @@ class CheckJob:
         finally:
             logging.getLogger("launcher").removeFilter(_no_skipped_step)
         faults = sorted({fault for each in ranks.all_gather(watch.faults) for fault in each})
-        memory = max(ranks.all_gather(peak_memory(trainer.device)))
+        memory = max(ranks.all_gather(max_memory(trainer.device)))
         logger.info("Memory: %.2f GiB at its peak, on the rank that used most.", memory)
         trainer.strategy.teardown()
         if faults:
@@ -144,25 +141,3 @@ def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: 
         elif int(values.min()) < 0 or int(values.max()) >= size:
             low, high = int(values.min()), int(values.max())
             yield f"{name} has values from {low} to {high}; {key}={size} allows 0 to {size - 1}."
-
-
-def parameter_lines(model: nn.Module) -> Iterator[str]:
-    """The number of parameters, and of each top module."""
-
-    def counts(module: nn.Module) -> tuple[int, int]:
-        sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
-        return sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
-
-    total, trainable = counts(model)
-    yield f"{type(model).__name__}: {total:,} parameters, {trainable:,} of them trainable"
-    for name, module in model.named_children():
-        if of_module := counts(module)[0]:
-            yield f"  {name}: {of_module:,}"
-
-
-def peak_memory(device: torch.device) -> float:
-    """GiB: of the GPU, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / GIB
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB

@@ -218,9 +218,12 @@ def test_tokens_are_mapped_and_not_pickled(token_files):
         ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: the files hold token 9; set 10 or more\.$"),
         ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: none of the 1 files of data.files holds the 11 tokens"),
         ({"files": "float.npy"}, "holds float64 of shape"),
-        ({"files": "fake.npy"}, "is no .npy file of tokens"),
+        ({"files": "fake.npy"}, "is not a .npy file of tokens"),
         ({"files": "raw.bin", "dtype": "uint32", "seq_len": 4}, None),
-        ({"files": "odd.bin"}, "^data.dtype=uint16: .*odd.bin has 3 bytes, which is no number of uint16 tokens"),
+        (
+            {"files": "odd.bin"},
+            "^data.dtype=uint16: .*odd.bin has 3 bytes, which is not a whole number of uint16 tokens",
+        ),
         ({"files": "c.npy"}, "^data.files='.*c.npy': matches no file"),
     ],
 )

@@ -84,7 +84,7 @@ def test_hugging_face_tokenizer(corpus, tokenizer):
     write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<end>"])
     assert np.load(out / "train.npy").tolist() == [t for n in range(4) for t in [4 + n, 3, 2] * 50 + [0]]
     assert json.loads((out / "meta.json").read_text())["vocab_size"] == 8 and not (out / "val.npy").exists()
-    with pytest.raises(ConfigError, match=r"^--end='<stop>': is no token of the tokenizer"):
+    with pytest.raises(ConfigError, match=r"^--end='<stop>': is not a token of the tokenizer"):
         write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<stop>"])
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         write_tokens.run([*given, f"--tokenizer={corpus}"])
@@ -95,9 +95,9 @@ def test_hugging_face_tokenizer(corpus, tokenizer):
     [
         (["no.txt"], "FILE='no.txt': matches no file"),
         (["0.txt", "--val-fraction", "1.5"], "--val-fraction=1.5: should be from 0 to below 1."),
-        (["0.txt", "--end", "x"], "--end='x': bytes have no such token; give a --tokenizer too."),
+        (["0.txt", "--end", "x"], "--end='x': bytes have no such token; set --tokenizer too."),
         (["line.txt"], "no line of"),
-        (["0.txt", "--tokenizer", "x"], "--tokenizer: needs the tokenizers library"),
+        (["0.txt", "--tokenizer", "x"], "--tokenizer: needs the package tokenizers"),
     ],
 )
 def test_errors_are_sentences(corpus, monkeypatch, capsys, arguments, message):
