@@ -1,1 +1,1 @@
-"""What is known of SLURM, and what a submission leaves in the folders. It needs no torch."""
+"""SLURM's commands, what a signal from it means, and the files of a submission. Nothing here imports torch."""

@@ -1,6 +1,6 @@
 """What a signal inside a SLURM job meant, and what the job does.
 
-Rank 0 asks SLURM once the state is durable. As observed on a real cluster:
+Rank 0 asks SLURM after the save. As observed on a real cluster:
 
 | `scontrol show job` after the save           | so the job                      | we                            |
 |----------------------------------------------|---------------------------------|-------------------------------|
@@ -96,7 +96,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a job does after a signal; `reason`: why it fails."""
+    """What a job does after a signal. `reason`: why it fails, if it does."""
 
     action: Literal["leave", "requeue", "fail"]
     cause: Cause

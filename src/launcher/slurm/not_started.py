@@ -29,13 +29,13 @@ def main() -> None:
 
 
 def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
-    """Close the run's record, unless another process is on the run, or SLURM starts the job again."""
+    """Record the failure in run.json, unless a process is on the run, or SLURM starts the job again."""
     record, job = RunRecord(folder), slurm_job_id()
     if record.state not in OPEN or is_held(folder) or job is None:
         return
     try:
         cause = cause_of(scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
-    except scheduler.SchedulerError:  # also where `setup` has lost scontrol
+    except scheduler.SchedulerError:  # perhaps `setup` has hidden scontrol
         cause = "ended by hand"
     if cause in ("requeued", "preempted"):
         return
@@ -49,7 +49,7 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something: srun repeats the exit code at the end."""
+    """The last informative line of a log; "" without one. At the end, srun only repeats the exit code."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))

@@ -1,8 +1,8 @@
 """After a signal inside a SLURM job, once the state is durable: requeue the job, leave it, or fail.
 
-A task that exits by itself within the grace of a preemption is FAILED or COMPLETED for SLURM, and never requeued; so we
-exit only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again at once, and with it
-the `scontrol` (see `scheduler.call`). `launcher.slurm.causes` tells what a signal meant.
+For SLURM, a task that exits by itself within the grace of a preemption has FAILED or COMPLETED, and is never requeued.
+So we exit only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again at once, and
+with it the `scontrol` (see `scheduler.call`). `launcher.slurm.causes` decides what a signal meant.
 """
 
 import logging
@@ -27,9 +27,9 @@ from launcher.slurm.scheduler import NoAnswer, SchedulerError
 
 T = TypeVar("T")
 STAY = 300.0
-"""Seconds for which SLURM is asked again if it does not answer; meanwhile it may end or requeue the job by itself."""
+"""Seconds for which we keep asking if SLURM does not answer; meanwhile it may end or requeue the job by itself."""
 PAUSE = 2.0
-"""Seconds before it is asked again."""
+"""Seconds until we ask again."""
 SECOND_LOOK = 2.0
 """A preemption may not be visible until this many seconds after the signal."""
 STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
@@ -75,11 +75,11 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the start; refuse it if restarts make no progress or preemptions are too many; catch up on a signal
-        from before the handlers were installed.
+        """Record the start. Refuse it if the restarts make no progress or the preemptions are too many. Catch up on a
+        signal that came before the handlers were installed.
 
         Raises:
-            SystemExit: it is refused.
+            SystemExit: the start is refused.
             signals.Stop: the job is already being ended.
         """
         if self.rank != 0 or self._record().state == "completed":
@@ -114,8 +114,8 @@ class Requeue:
             self._settle(signals.Stop(signum))
 
     def _settle(self, stop: signals.Stop) -> SystemExit:
-        """Do what the signal asks for. SLURM is asked until it has answered, and shows a requeue that we requested: an
-        earlier exit would end the job for good."""
+        """Do what the signal asks for. Keep asking SLURM until it answers, and until it shows a requeue that we have
+        requested: an earlier exit would end the job for good."""
         waited, refusal = 0.0, None
         while True:
             began, pause = time.monotonic(), 0.5
@@ -131,12 +131,12 @@ class Requeue:
                 if refusal is not None:
                     return self._fail(f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}")
                 self.requested = cause
-                scheduler.requeue(self.job)  # at once after the look: a cancelled job must not be requeued
+                scheduler.requeue(self.job)  # right after the check: a cancelled job must not be requeued
             except NoAnswer as error:
                 self._report_silence(stop, error)
                 pause = PAUSE
             except SchedulerError as error:
-                refusal = error  # it may have been requeued already
+                refusal = error  # the job may have been requeued already
             if waited >= STAY:
                 return stop
             self.sleep(pause)
@@ -157,7 +157,7 @@ class Requeue:
         return cause
 
     def _leave(self, cause: Cause, journal: Journal) -> None:
-        """Record why the job ends, where nothing has to be requested of SLURM."""
+        """Record why the job ends, when nothing has to be requested from SLURM."""
         logger.info("SLURM job %s: %s.", self.job, cause if self.requested is None else f"{self.requested}, {cause}")
         if cause == "cancelled":
             self._revise("cancelled", "the SLURM job was cancelled")
@@ -206,8 +206,8 @@ def _announce(code: int) -> None:
         store = ranks.store()
         store.set(STOP_KEY, str(code))
         others = int(os.environ["WORLD_SIZE"]) - 1
-        deadline = time.monotonic() + 5
-        while store.add(READ_KEY, 0) < others and time.monotonic() < deadline:
+        until = time.monotonic() + 5
+        while store.add(READ_KEY, 0) < others and time.monotonic() < until:
             time.sleep(0.02)
     except Exception as error:
         logger.debug("The other ranks did not get the exit code: %s", error)

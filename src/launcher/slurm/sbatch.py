@@ -16,9 +16,9 @@ from launcher.slurm import scheduler
 from launcher.slurm.size import Size
 
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
-"""Values of --signal of sbatch that the run handles; B: would reach the script only."""
+"""Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
 DEFAULT_DELAY = 60
-"""Seconds of a --signal without a time, as SLURM has it."""
+"""SLURM's default, in seconds, for a --signal without a time."""
 DISK_SPEED = 200e6
 """Bytes per second: assumed speed of a save to a shared file system."""
 
@@ -45,9 +45,9 @@ class Script:
     def command(self, path: Path) -> str:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
-        Between Python's start and the first handler a signal would kill a task. So it starts with signals ignored, and
-        asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a preempted job, or
-        records why it failed.
+        Between Python's start and the first handler, a signal would kill a task. So the task starts with signals
+        ignored, and asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a
+        preempted job, or records why the job failed.
         """
         shell = f'trap "" TERM USR1 USR2; {self.size.start}'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
@@ -92,7 +92,7 @@ class Script:
 def import_submitit() -> Any:
     """
     Raises:
-        ConfigError: it is not installed, or SLURM is not.
+        ConfigError: submitit is not installed, or SLURM is not.
     """
     try:
         submitit = importlib.import_module("submitit")
@@ -109,7 +109,7 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """SLURM's notation of a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None: it is not one."""
+    """A time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None: it is invalid."""
     if time is None or isinstance(time, int):
         return None if time is None else time * 60.0
     match = TIME.fullmatch(time.strip())
@@ -128,7 +128,7 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
     """The problems of a submission, one sentence each; SLURM's own test comes last.
 
     Args:
-        state_bytes: size of a checkpoint of the run, if it has one.
+        state_bytes: size of a checkpoint of the run; None: it has none.
     """
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)

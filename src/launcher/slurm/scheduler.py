@@ -16,23 +16,23 @@ TIMEOUT = 20.0
 SUBMISSION_TIMEOUT = 60.0
 """Seconds that sbatch may take: it waits for a busy controller."""
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
-"""Variables that change what SLURM's commands list or how they print it: a filter would hide jobs from us."""
+"""Variables that change what SLURM's commands list or how they print it; a filter would hide jobs."""
 RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
 class SchedulerError(Exception):
-    """SLURM did not answer or refused; with its own message."""
+    """SLURM did not answer, or refused; with its message."""
 
 
 class NoAnswer(SchedulerError):
-    """SLURM could not be reached; it may be later."""
+    """SLURM could not be reached; a later call may succeed."""
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """The fields of `scontrol show job` that distinguish one end of a job from another. Times are in seconds since the
-    epoch; None: not known."""
+    """The fields of `scontrol show job` that show how a job ended. Times are in seconds since the epoch; None: not
+    known."""
 
     state: str
     reason: str
@@ -42,7 +42,7 @@ class JobInfo:
     """False while it waits for its first or next start."""
     start: float | None
     end: float | None
-    """Of a job that runs: when its time limit or the grace of a preemption ends."""
+    """For a running job: when its time limit, or the grace of a preemption, ends."""
     preempted_at: float | None
 
     @property
@@ -75,8 +75,8 @@ class QueuedJob:
 def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
     """The output of a command.
 
-    SLURM signals every process of a job, so a `scontrol` started by the job would be killed just when it is needed. It
-    is started with these signals blocked, which a child process inherits.
+    SLURM signals every process of a job, so a `scontrol` started by the job would be killed just when it is needed. So
+    it is started with these signals blocked, which a child process inherits.
 
     Raises:
         SchedulerError: it is not installed, fails, or takes longer than `timeout` seconds.
@@ -108,7 +108,7 @@ def job_info(job: str) -> JobInfo:
     """The state of a job.
 
     Raises:
-        NoAnswer: SLURM does not tell.
+        NoAnswer: SLURM did not answer, or does not know the job.
     """
     try:
         return parse_job(call(["scontrol", "show", "job", "-o", job]))
@@ -135,14 +135,14 @@ def submit(script: Path) -> str:
     """Submit a script; returns the job's id.
 
     Raises:
-        SchedulerError: SLURM refused it, or did not answer: then it may have the job all the same.
+        SchedulerError: SLURM refused the script, or did not answer; in the second case it may have the job anyway.
     """
     with clean_environment():
         return call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT).strip().partition(";")[0]
 
 
 def _seconds(text: str) -> float | None:
-    """SLURM's notation of a time, without a zone, in seconds since the epoch; None: it is not one."""
+    """A local time in SLURM's notation, in seconds since the epoch; None: it is not one."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -174,8 +174,8 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     needs no accounting (`sacct`).
 
     Args:
-        notes: files of runs. The jobs of their owners are looked up besides those of this user, who may share an
-            output folder with others.
+        notes: files of runs. Jobs of the files' owners are listed as well as this user's, since users may share an
+            output folder.
     """
     if shutil.which("squeue") is None:
         return None
@@ -229,8 +229,8 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 
 def preempts_by_requeue(partition: str | None) -> bool:
-    """Whether SLURM itself requeues the jobs that it preempts in a partition: there is no grace in which they could.
-    Without accounting such a requeue looks like one that a user requested."""
+    """Whether SLURM itself requeues the jobs that it preempts in a partition, as they have no grace to do so. Without
+    accounting, such a requeue looks like one that a user requested."""
     values = partition_values(partition)
     return values.get("PreemptMode") == "REQUEUE" and values.get("GraceTime", "0") == "0"
 
@@ -240,9 +240,9 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTE
 KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }
-"""Where the cluster is, and a user's own defaults."""
+"""Variables that stay: the cluster's address, and the user's own defaults."""
 KEPT_PREFIX = "SLURM_LAB_"
-"""Of `slurm/lab/`, which starts test clusters."""
+"""Variables of `slurm/lab/`, which starts test clusters."""
 
 
 def leaked() -> list[str]:
@@ -253,7 +253,7 @@ def leaked() -> list[str]:
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """Without them; the cluster's address and a user's own defaults for sbatch stay."""
+    """A context without the `leaked` variables."""
     hidden = {name: os.environ.pop(name) for name in leaked()}
     try:
         yield

@@ -10,12 +10,12 @@ from launcher.errors import ConfigError
 GUARD, NODE_LOSS = (Path(__file__).with_name(name) for name in ("batch.sh", "node_loss.sh"))
 """Shell functions of the script, which are copied beside it."""
 START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED"; exit $code; }'
-"""How a task becomes Python."""
+"""How a task's shell starts Python."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The number of nodes and ranks; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
     ranks_per_node: int = 1
@@ -31,7 +31,7 @@ class Size:
         parsed = NodeRange.parse(nodes)
         if parsed is None:
             raise ConfigError(
-                f"dispatch.nodes='{nodes}': should be a number of nodes or the least and the most of them; e.g. "
+                f"dispatch.nodes='{nodes}': should be a number of nodes, or the fewest and the most; e.g. "
                 "dispatch.nodes=1-4."
             )
         if spares and not no_kill:
@@ -45,19 +45,19 @@ class Size:
 
     @property
     def varies(self) -> bool:
-        """Whether the script finds out how many nodes it has."""
+        """Whether the number of nodes is known only when the script runs."""
         return self.no_kill or self.nodes.is_open
 
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
-        """For sbatch. With a number of tasks per node, it would make a total of the least nodes, and SLURM gives a job
-        no more nodes than that many tasks need."""
+        """Flags of sbatch. If the number of nodes varies, they must not have a number of tasks per node: sbatch would
+        count the tasks of the fewest nodes, and SLURM gives a job no more nodes than its tasks need."""
         tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
         if self.varies:
             tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}
         return {"nodes": str(self.nodes.plus(self.spares)), "no-kill": self.no_kill or None, **tasks}
 
     def command(self) -> str:
-        """What the script starts the tasks with, as shell words."""
+        """The shell command that starts the tasks."""
         if self.no_kill:
             return f"on_nodes_left {self.nodes.least} {self.spares} {self.ranks_per_node}"
         if not self.varies:

@@ -1,4 +1,4 @@
-"""The files of a submission: each run's frozen configuration, and the list that tells a SLURM job its run.
+"""The files of a submission: each run's frozen configuration, and the list in which a SLURM job finds its run.
 
 <run folder>/submission.json        all that the job reads: the resolved configuration, Hydra's node, and the
                                     script of its job
@@ -7,7 +7,7 @@
 <outputs>/.slurm/run.lock           exists while a command submits
 
 submission.json is written before sbatch is called, and job-0.id after it. SLURM's queue lists each job with its script,
-so the jobs of a command that was killed in between are found. A job leaves if its run's submission.json names another
+so the jobs of a command that was killed in between are found. A job exits if its run's submission.json names another
 script.
 """
 
@@ -44,8 +44,8 @@ FROZEN = "submission.json"
 
 @contextmanager
 def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
-    """Hold the lock over the look at SLURM's queue and the submission: the second of two commands sees the jobs of the
-    first. The lock of a killed command is taken over.
+    """Hold a lock while SLURM's queue is read and runs are submitted: the second of two commands then sees the jobs of
+    the first. The lock of a killed command is taken over.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -77,8 +77,8 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
 
 @dataclass
 class JobNote:
-    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job, `job_id` is
-    known after that."""
+    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job, `job_id` only
+    afterwards."""
 
     script: str
     task: int | None = None
@@ -98,6 +98,7 @@ class JobNote:
         return note
 
     def submitted_id(self) -> str | None:
+        """The id beside the job's script; None: it was not submitted."""
         try:
             job = id_path(Path(self.script)).read_text().strip()
         except OSError:
@@ -105,7 +106,7 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """Its job, if that has not ended."""
+        """The job in SLURM's queue; None: it has ended."""
         if self.job_id is not None:
             return queue.get(self.job_id)
         jobs = (job for job in queue.values() if (job.script, job.task) == (self.script, self.task))
@@ -130,7 +131,9 @@ def freeze(
     folder.create()
     code = {"cwd": os.getcwd(), "snapshot": None if snapshot is None else str(snapshot)}
     saved = {"config": config, "hydra": hydra, "job": None if note is None else asdict(note), **code}
-    replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())  # a run that is `queued` has a job
+    replace_file(
+        folder.path / FROZEN, json.dumps(saved, default=str).encode()
+    )  # before run.json: a run that is `queued` has a job
     RunRecord(folder).queue()
     return folder
 
@@ -156,12 +159,12 @@ def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
 
 
 def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
-    """The same as configurations; Hydra's node is in one of its own.
+    """As `frozen`, but as OmegaConf configurations; Hydra's node is below the key `hydra`.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
     """
-    from omegaconf import OmegaConf  # 0.1 s, which a look at the runs need not spend
+    from omegaconf import OmegaConf  # 0.1 s, which listing runs need not spend
 
     config, hydra = frozen(folder)
     return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
@@ -202,7 +205,7 @@ def hand_over(script: Path) -> str:
         ConfigError: SLURM does not have the job; with sbatch's message.
     """
     job = _submit(script)
-    with suppress(OSError):  # SLURM has the job, and its queue names the script
+    with suppress(OSError):  # not needed: SLURM has the job, and its queue names the script
         replace_file(id_path(script), f"{job}\n".encode())
     return job
 
@@ -216,7 +219,7 @@ def _submit(script: Path) -> str:
     try:
         return scheduler.submit(script)
     except SchedulerError as error:
-        queue = scheduler.queue() or {}  # it may have accepted the job, and lost its answer
+        queue = scheduler.queue() or {}  # SLURM may have accepted the job although we got no answer
         job = next((job for job in queue.values() if job.script == str(script)), None)
         if job is not None:
             return job.id.partition("_")[0]
@@ -240,7 +243,7 @@ def new_submission(outputs: Path) -> Path:
 
 @contextmanager
 def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
-    """Restore the run folders of an array as they were if it is not submitted."""
+    """If an array is not submitted, restore its run folders as they were."""
     before = {folder: _files(folder) for folder in folders}
     try:
         yield
@@ -251,7 +254,7 @@ def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
 
 
 def _files(folder: RunFolder) -> dict[Path, bytes | None] | None:
-    """The bytes of what `freeze` writes; None if the folder is empty."""
+    """The content of the files that `freeze` writes; None if the folder is empty."""
     if not folder.path.is_dir() or not any(folder.path.iterdir()):
         return None
     paths = (folder.record_path, folder.path / FROZEN)

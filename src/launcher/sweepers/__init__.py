@@ -1,1 +1,1 @@
-"""Hyperparameter search: what to try next, decided by the runs on disk."""
+"""Hyperparameter search: decides what to try next from the runs on disk."""

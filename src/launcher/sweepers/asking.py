@@ -1,4 +1,4 @@
-"""New trials: the sampler's values, or those that are enqueued, as the command line of a run."""
+"""New trials: the sampler's values, or enqueued ones, as the command line of a run."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class Asker:
         self.number = 0
 
     def ask(self, trials: Sequence[Trial]) -> Trial:
-        """The trial that follows these."""
+        """The trial after `trials`."""
         self.number = len(trials)
         index = sum(trial.origin == "enqueued" for trial in trials)
         fixed = self.queue[index] if index < len(self.queue) else None
@@ -61,5 +61,5 @@ class Asker:
         try:
             job = self.compose([*self.fixed, *overrides_of(params)], self.number)
         except ConfigError:
-            return  # the trial is refused for this
+            return  # `ask` refuses the trial for this
         suggest(str(self.settings.space_function), job.plain, trial)

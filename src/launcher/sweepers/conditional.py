@@ -1,4 +1,4 @@
-"""Conditional spaces: a function of the user's suggests values that only some trials have (`hpo.space_function`)."""
+"""Conditional spaces: the user's `hpo.space_function` suggests values that only some trials have."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -29,7 +29,7 @@ def suggest(path: str, config: dict[str, Any], trial: Trial) -> None:
     """Let `hpo.space_function` suggest further values of a trial.
 
     Raises:
-        ConfigError: it fails.
+        ConfigError: the function fails.
     """
     function = function_of(path)
     try:

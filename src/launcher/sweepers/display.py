@@ -15,7 +15,7 @@ from launcher.sweepers.trials import Trial
 
 MOST_ROWS = 20
 LINES_BESIDES = 4
-"""Of a terminal: the heading, the last message and what the shell has printed."""
+"""Lines of a terminal that rows cannot use: the heading, the last message and the shell's output."""
 STYLES = {
     "running": "green",
     "preempted": "yellow",
@@ -27,7 +27,7 @@ STYLES = {
 
 
 class Display:
-    """Prints what happens in a search: lines, and on a terminal a table below them that is redrawn.
+    """Prints what happens in a search: lines and, on a terminal, a live table below them.
 
     Use it as a context manager; the table is erased at its end.
     """
@@ -72,7 +72,8 @@ def print_table(search: Search) -> None:
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
     """
     Args:
-        width: of the terminal. Columns that do not fit are left out: the run, the rung and the step, then parameters.
+        width: of the terminal; None: unlimited. Columns that do not fit are left out: first run, rung and step, then
+            parameters.
     """
     settings, rungs = search.settings, search.rungs
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
@@ -114,7 +115,7 @@ def _param(value: Any) -> str:
 
 
 def _heading(name: str, params: Sequence[str]) -> str:
-    """A parameter by the last part of its key, if no other ends so."""
+    """A parameter's heading is the last part of its key, if no other key ends in it."""
     last = name.rpartition(".")[2]
     return last if name in params and sum(key.rpartition(".")[2] == last for key in params) == 1 else name
 

@@ -20,10 +20,11 @@ class Endings:
         self.journal, self.settings, self.runner, self.say = journal, settings, runner, say
 
     def settle(self, trial: Trial, code: int, trials: Sequence[Trial]) -> None:
-        """
+        """Record and report the end of a trial's process.
+
         Args:
-            code: the exit code of its process.
-            trials: of the study.
+            code: the exit code of the process, or `CANCELLED`.
+            trials: all of the study.
         """
         status = trial.status(self.settings)
         if status == "completed":
@@ -45,7 +46,7 @@ class Endings:
             self.say(f"trial {trial.number}: was stopped by a signal at step {trial.step}")
         elif code == 2:
             refusal = self.runner.why(trial.number, code)
-            if HELD not in refusal:  # else it is started again when the other process has ended
+            if HELD not in refusal:  # else it is started again once the other process has ended
                 self.journal.decide(trial, refusal=refusal)
                 self.say(f"trial {trial.number}: is invalid: {refusal}")
         elif trial.state != "paused":  # else it paused at an earlier rung, and is started again

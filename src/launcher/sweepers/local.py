@@ -1,4 +1,4 @@
-"""Trials as processes of this machine. They end with the search, saved."""
+"""Trials as processes of this machine. When the search ends, they save and end too."""
 
 import os
 import subprocess
@@ -13,8 +13,6 @@ from omegaconf import OmegaConf
 from launcher.dispatch.gpus import count_gpus
 
 COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
-
-
 CANCELLED = 256
 """In place of an exit code: somebody cancelled the trial during the search."""
 
@@ -24,7 +22,7 @@ class Runner(Protocol):
 
     @property
     def poll(self) -> float:
-        """Seconds between two looks at the trials."""
+        """Seconds between two checks of the trials."""
         ...
 
     def adopt(self, runs: Mapping[int, str]) -> None: ...
@@ -42,8 +40,8 @@ class Runner(Protocol):
 class LocalRunner:
     """
     Args:
-        folder: of the study; gets a file and a log for each trial.
-        slots: trials at a time, among which the GPUs are divided.
+        folder: the study's; gets a file and a log for each trial.
+        slots: number of trials at a time. The GPUs are divided among them.
     """
 
     poll = 0.3
@@ -55,7 +53,7 @@ class LocalRunner:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def adopt(self, runs: Mapping[int, str]) -> None:
-        """Trials end with their search: there are none."""
+        """Does nothing: local trials end with their search."""
 
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
         file, log = self.folder / "jobs" / f"trial-{number:04d}.yaml", self._log(number)
@@ -74,14 +72,14 @@ class LocalRunner:
         return f"resumes at step {step}" if step else "starts"
 
     def flush(self) -> None:
-        """`start` has started them."""
+        """Does nothing: `start` has started them."""
 
     def _share(self, slot: int) -> dict[str, str]:
         share = gpu_share(self.gpus, slot, len(self.slots))
         return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share else {}
 
     def running(self) -> set[int]:
-        """Those that `ended` has not returned."""
+        """The trials that were started and that `ended` has not returned."""
         return set(self.processes)
 
     def ended(self) -> dict[int, int]:
@@ -110,7 +108,7 @@ class LocalRunner:
             time.sleep(0.05)
 
     def why(self, number: int, code: int) -> str:
-        """Why a trial was refused (2) or failed, if its run does not say: the last line that it printed."""
+        """Why a trial was refused (2) or failed, where its run has no reason: the last line that it printed."""
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self._last_lines(number) if line.strip()]
@@ -136,7 +134,7 @@ def devices(env: Mapping[str, str], count: int) -> list[str]:
 
 
 def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
-    """The GPUs of one slot; where there are fewer GPUs than slots, several share one."""
+    """The GPUs of one slot. If there are fewer GPUs than slots, several slots share one."""
     if not gpus:
         return []
     each = len(gpus) // slots

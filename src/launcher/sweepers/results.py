@@ -1,4 +1,4 @@
-"""What a search leaves: the best parameters, files for others."""
+"""The results of a search: the best parameters, printed and as files."""
 
 import shlex
 import sys
@@ -54,7 +54,7 @@ def quoted_override(key: str, value: Any) -> str:
 
 
 def write_results(search: Search, best: Sequence[Trial], loader: Any) -> None:
-    """`optimization_results.yaml` as Hydra's Optuna sweeper has it, and the best trial as a preset."""
+    """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial as a preset."""
     settings = search.settings
     solutions = [{"params": plain(trial.params), "values": trial.values(settings)} for trial in best]
     results: dict[str, Any] = {"name": "optuna"}
@@ -67,12 +67,12 @@ def write_results(search: Search, best: Sequence[Trial], loader: Any) -> None:
 
 
 def plain(params: dict[str, Any]) -> dict[str, Any]:
-    """Values as YAML reads them on the command line: a category `128` is a number."""
+    """Values as the command line's YAML reads them: the category `128` is a number."""
     return {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in params.items()}
 
 
 def preset(trial: Trial, search: Search, loader: Any) -> str:
-    """A file for `conf/experiment/` that trains the trial's run."""
+    """The content of a file for `conf/experiment/` that trains the trial's run."""
     defaults: list[Any] = []
     values: dict[str, Any] = {}
     for override in map(parse, trial.overrides):
@@ -105,7 +105,7 @@ def check_export(storage: str) -> None:
 
 
 def export(search: Search, storage: str) -> None:
-    """Write the study into an Optuna storage, in place of the one of its name there.
+    """Write the study into an Optuna storage, where it replaces a study of its name.
 
     Raises:
         ConfigError: the storage cannot be opened.

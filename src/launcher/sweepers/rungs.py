@@ -1,6 +1,6 @@
-"""Successive halving by pauses: at each rung a trial waits until it is among the best, and then the same run resumes.
+"""Successive halving by pauses: at each rung a trial waits until it is among the best; then its run resumes.
 
-ASHA (Li et al. 2020) is one bracket; asynchronous Hyperband has several, which begin at later rungs.
+ASHA (Li et al. 2020) has one bracket; asynchronous Hyperband has several, which begin at later rungs.
 """
 
 import math
@@ -19,7 +19,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     """The steps at which trials pause, in ascending order; none without halving.
 
     Raises:
-        ConfigError: no rung has a value of the objective.
+        ConfigError: there is no step to pause at, or the objective is not logged by then.
     """
     if settings.pruner not in HALVING:
         return []
@@ -50,7 +50,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
 
 
 def logged_every(objective: str, config: dict[str, Any]) -> int:
-    """Steps between two values of a metric; 1 if that is not known."""
+    """Steps between two values of a metric; 1 if not known."""
     hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
     interval = get(config, f"{hook}.interval")
     if interval == 0:
@@ -82,7 +82,7 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """A paused trial that is among the best 1/eta of all that have come to its rung; those of later rungs first."""
+    """A paused trial that is among the best 1/eta of those that have reached its rung; later rungs come first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked([trial for trial in trials if trial.bracket == bracket], rung, settings)
@@ -93,7 +93,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
 
 
 def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """The best trial of the highest rung, if it waits there: it is trained to its end in any case."""
+    """The best trial of the highest rung that was reached, if it is paused: it is trained to its end in any case."""
     for rung in reversed(rungs):
         ranking = [trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)]
         if ranking:
@@ -102,7 +102,7 @@ def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Setting
 
 
 def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
-    """All that have come to a rung and belong there, the best one first."""
+    """The trials that have reached a rung, the best one first."""
     arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
 
     def key(trial: Trial) -> tuple[float, int]:

@@ -25,7 +25,7 @@ def make_sampler(settings: Settings, space: Space, number: int) -> BaseSampler:
     """The sampler for trial `number`.
 
     Raises:
-        ConfigError: the sampler does not take the options, needs another library, or does not fit the space.
+        ConfigError: the sampler does not support the options or the space, or needs another library.
     """
     samplers, seed = optuna.samplers, seed_of(settings, number)
     own: dict[str, Any] = dict(settings.sampler_options)
@@ -52,14 +52,15 @@ def make_sampler(settings: Settings, space: Space, number: int) -> BaseSampler:
 
 
 def size(settings: Settings, space: Space) -> float:
-    """The most trials of a study: those enqueued and all points of a grid, else no limit."""
+    """The largest possible number of trials: for a grid, its points and the enqueued trials; otherwise infinite."""
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
 def quasi_random(settings: Settings, space: Space, count: int) -> dict[str, Any]:
-    """Point `count` of the sequence. Optuna counts the points in the study, which is not kept: they are drawn again."""
+    """Point `count` of the sequence. Optuna counts the points in its study. We do not keep that, so all points up to
+    this one are drawn again."""
     sampler = make_sampler(settings, space, count)
     assert isinstance(sampler, QMCSampler)
     study = optuna.create_study(sampler=sampler)

@@ -1,4 +1,4 @@
-"""The search: asks for trials, starts them, pauses, promotes and stops them, until the study has all its trials."""
+"""The search: it makes trials, and starts, pauses, promotes and stops them, until the study has all its trials."""
 
 import time
 from collections.abc import Callable
@@ -19,19 +19,20 @@ from launcher.sweepers.space import Space, overrides_of
 from launcher.sweepers.trials import Journal, Trial, described
 
 LONGEST = 16
-"""The most times that the seconds between two looks at the trials are multiplied where looks take long."""
+"""The time between two checks of the trials grows to at most this many times `poll`, if the checks take long."""
 
 
 class Search:
     """
     Args:
-        folder: of the study.
-        outputs: the folder that has the runs.
+        folder: the study's.
+        outputs: the folder of all runs.
+        fixed: overrides that all trials share.
         compose: see `Asker`.
-        runner: what trains trials.
+        runner: trains the trials.
         rungs: the steps at which trials pause.
         say: prints a line.
-        show: redraws what shows the trials.
+        show: redraws the table of trials.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Search:
         self._most = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
+        """Read the trials of an earlier search."""
         self.trials = self.journal.read()
         self.is_new = not self.trials
         for trial in self.trials:
@@ -69,14 +71,14 @@ class Search:
             self._follow_pruner(trial)
 
     def _follow_pruner(self, trial: Trial) -> None:
-        """The pruner may have changed since: a trial resumes to its end, or to a rung of the new one."""
+        """If the pruner has changed since, let a trial train to its end, or to a rung of the new pruner."""
         if trial.target is not None and trial.target not in self.rungs:
             self.journal.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
             self.journal.decide(trial, pruned=None)
 
     def forget_unless_begun(self) -> None:
-        """Leave nothing of a study whose first trials cannot be started."""
+        """Remove the file of trials if none of them has a run yet."""
         if self.is_new and not any(trial.run and (self.outputs / trial.run).exists() for trial in self.trials):
             self.journal.path.unlink(missing_ok=True)
 
@@ -104,7 +106,7 @@ class Search:
             self.runner.close()
 
     def _adopt(self) -> None:
-        """Continue with the trials that an earlier search has left at work."""
+        """Take over the trials that an earlier search has left running."""
         runs: dict[str, int] = {}
         for trial in self.trials:
             if trial.status(self.settings) == "open":
@@ -112,18 +114,18 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
-        """Seconds until the next look: more where a look takes long, as it does with many lines of metrics."""
+        """Seconds until the next check of the trials: more if a check takes long, as with many lines of metrics."""
         return max(self.poll, min(9 * took, LONGEST * self.poll))
 
     def _sleep(self, seconds: float) -> None:
-        """A signal ends it."""
+        """Sleep, or until a signal."""
         end = time.monotonic() + seconds
         while not signals.received() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
     # ------------------------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
-        """The trial that gets a free slot: one that was interrupted, a promoted one, a new one."""
+        """The trial that gets a free slot: an interrupted one, a promoted one, or a new one."""
         busy = self.runner.running()
         for trial in self.trials:
             is_idle = trial.number not in busy and not self._is_twin_of(trial, busy)
@@ -147,10 +149,11 @@ class Search:
         return self.settings.timeout is not None and time.monotonic() - self.started > self.settings.timeout
 
     def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
+        """Whether one of these trials has the same run."""
         return any(self.trials[number].run == trial.run for number in numbers)
 
     def _held_elsewhere(self) -> bool:
-        """Whether another process works on an open trial, the children of a killed search for instance."""
+        """Whether another process works on an open trial, such as the child of a killed search."""
         return any(trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials)
 
     def _is_held(self, trial: Trial) -> bool:
@@ -201,7 +204,7 @@ class Search:
         running = self.runner.running()
         for number in sorted({*running, *ended}):
             self.trials[number].look(self.outputs, self.settings)
-            if number in running:  # whatever run.json says: what trains it has not ended yet
+            if number in running:  # whatever run.json says: its process has not ended yet
                 self.trials[number].state = "running"
             self._check_objectives(self.trials[number])
         for number, code in ended.items():
@@ -214,7 +217,7 @@ class Search:
                     self._judge(trial)
 
     def _judge(self, trial: Trial) -> None:
-        """Stop a trial whose newest values are worse than those of others at the same steps."""
+        """Stop a trial if the pruner rejects one of its new values."""
         seen = self.judged.get(trial.number, 0)
         for step in [int(x) for x in trial.curves[0].x if x > seen] if trial.curves else ():
             self.judged[trial.number] = step

@@ -19,7 +19,7 @@ DIRECTIONS = ("auto", "minimize", "maximize")
 
 @dataclass(frozen=True)
 class Settings:
-    """`hpo.*` of a configuration; `objectives` and `directions` belong together."""
+    """`hpo.*` of a configuration. `directions` has one entry for each of `objectives`."""
 
     objectives: tuple[str, ...]
     directions: tuple[str, ...]
@@ -58,7 +58,7 @@ def settings_of(config: dict[str, Any]) -> Settings:
     Args:
         config: a configuration that `schema.validate` has passed.
     Raises:
-        ConfigError: settings that do not fit each other.
+        ConfigError: settings contradict each other.
     """
     keys = {key: value for key, value in config["hpo"].items() if key not in ("space", "objective", "direction")}
     objectives = _names(config["hpo"]["objective"])
@@ -82,7 +82,7 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
 
 def pruner_of(dispatch: str) -> str:
-    """The pruner that loses least: a promotion by asha would wait in a cluster's queue again."""
+    """The pruner for `auto`. On a cluster, a trial that asha promotes would wait in the queue again."""
     return "median" if dispatch == SLURM else "asha"
 
 

@@ -1,7 +1,7 @@
-"""Trials as SLURM jobs. They outlive the search: the same command takes them over from SLURM's queue.
+"""Trials as SLURM jobs. They outlive the search: the same command finds them again in SLURM's queue.
 
-A job that is preempted and requeued is running still. A trial has ended when its run has completed, or when its job
-has left the queue.
+A job that is preempted and requeued is still running. A trial has ended once its run has completed, or its job has left
+the queue.
 """
 
 import shlex
@@ -30,7 +30,7 @@ from launcher.slurm.submission import FROZEN, JobNote
 from launcher.sweepers.local import CANCELLED
 
 RETRY = 30.0
-"""Seconds after which trials that SLURM refused in the middle of a search are submitted again."""
+"""Seconds until trials that SLURM refused during a search are submitted again."""
 ENDING = "COMPLETING"
 """SLURM's state of a job whose processes have been signalled."""
 FAILED, STOPPED = 1, 143
@@ -39,18 +39,18 @@ FAILED, STOPPED = 1, 143
 
 @dataclass
 class Submitted:
-    """A trial whose job was in the queue when last seen."""
+    """A trial's job, which was in the queue at the last check."""
 
     folder: RunFolder
     job_id: str | None
     phase: str = ""
     """pending, running or preempted."""
     is_stopped: bool = False
-    """The search has stopped it."""
+    """The search has stopped the trial."""
     is_cancelled: bool = False
-    """SLURM knows that."""
+    """SLURM has got the cancellation."""
     was_ending: bool = False
-    """Its job was at its end when the search began: if it was cancelled, that was before."""
+    """The job was already ending when the search began: if it was cancelled, that was before the search."""
 
     @property
     def log(self) -> Path:
@@ -60,8 +60,8 @@ class Submitted:
 class SlurmRunner:
     """
     Args:
-        outputs: the folder that has the runs.
-        study: its name.
+        outputs: the folder of all runs.
+        study: the study's name.
         say: prints a line.
     """
 
@@ -111,7 +111,7 @@ class SlurmRunner:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
 
     def flush(self) -> None:
-        """Submit what was started: as one array, if there are several trials.
+        """Submit the trials that were started, several as one array.
 
         Raises:
             ConfigError: SLURM refuses the first trials.
@@ -142,7 +142,7 @@ class SlurmRunner:
             self._register(number, Submitted(run.folder, None if note is None else note.job_id))
 
     def _postpone(self, error: ConfigError) -> None:
-        """A search that runs waits for SLURM, and for a place within the limits of its user."""
+        """Try again later: SLURM may be busy, or the user's limit of jobs may be reached."""
         self.retry_at = self.clock() + RETRY
         if not self.is_refused:
             self.say(f"Not submitted yet: {listed(self.due)}. {error.sentences[0]}")
@@ -153,7 +153,7 @@ class SlurmRunner:
 
     # ---------------------------------------------------------------------------------------------- what has happened
     def running(self) -> set[int]:
-        """Those that `ended` has not returned."""
+        """The trials that were started and that `ended` has not returned."""
         return {*self.due, *self.submitted}
 
     def ended(self) -> dict[int, int]:
@@ -191,13 +191,13 @@ class SlurmRunner:
         return STOPPED if state in ("preempted", "cancelled") else FAILED
 
     def why(self, number: int, code: int) -> str:
-        """Why a trial failed whose run does not say."""
+        """Why a trial failed, where its run has no reason."""
         trial = self.latest[number]
         line = last_line(trial.log)
-        return f"SLURM job {trial.job_id} left the queue and did not say why{f': {line}' if line else ''}"
+        return f"SLURM job {trial.job_id} left the queue without a reason{f': {line}' if line else ''}"
 
     def phase(self, number: int) -> str:
-        """What a trial is doing that has not ended: pending, running or preempted."""
+        """What a running trial is doing: pending, running or preempted."""
         return self.submitted[number].phase or "pending" if number in self.submitted else "pending"
 
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
@@ -230,7 +230,7 @@ class SlurmRunner:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the jobs of stopped trials. One that SLURM did not answer for is cancelled at the next look."""
+        """Cancel the jobs of stopped trials; if SLURM does not answer, at the next check."""
         for trial in self.submitted.values():
             if trial.is_stopped and not trial.is_cancelled and trial.job_id is not None:
                 with suppress(NoAnswer):
@@ -251,8 +251,8 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Whether somebody cancelled a job that has left the queue. SLURM remembers it for some minutes, but not a task of
-    an array that was cancelled before it started."""
+    """Whether a job that has left the queue was cancelled. SLURM remembers jobs for some minutes, but not an array's
+    task that was cancelled before it started."""
     if trial.job_id is None:
         return False
     try:

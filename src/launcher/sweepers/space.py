@@ -1,4 +1,4 @@
-"""The search space: ranges in Hydra's words as Optuna's distributions."""
+"""The search space: ranges in Hydra's syntax as Optuna's distributions."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from launcher.errors import ConfigError
 from launcher.runs.saved import written
 
 DIGITS = 6
-"""Significant digits of a sampled number: the override line is to be read and typed."""
+"""Significant digits of a sampled number, so that people can read and type the override."""
 Space = dict[str, BaseDistribution]
 Value = str | int | float
 
@@ -36,9 +36,9 @@ def read_space(
         loader: Hydra's config loader.
         arguments: overrides of the command line.
         ranges: `hpo.space`; a key that the command line sets is not in the space.
-        may_be_empty: whether a function suggests values.
+        may_be_empty: no range is needed, since a function suggests values.
     Raises:
-        ConfigError: there is nothing to search, or a range is not one.
+        ConfigError: there is nothing to search, or a range is invalid.
         hydra.errors.HydraException: a range of the command line cannot be parsed.
     """
     parser = OverridesParser.create(config_loader=loader)
@@ -52,7 +52,9 @@ def read_space(
             try:
                 override = parser.parse_override(f"{key}={_range_text(key, text)}")
             except HydraException as error:
-                raise ConfigError(f"hpo.space: {key}={show(text)} is no range; e.g. {key}: interval(0,1).") from error
+                raise ConfigError(
+                    f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
+                ) from error
             if not override.is_sweep_override():
                 raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
             typed.append(override)
@@ -67,7 +69,7 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Whether an override sets something of `hpo`, which is not a trial's."""
+    """Whether an override sets a key of `hpo`, which belongs to the search and not to a trial."""
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
@@ -84,7 +86,7 @@ def _range_text(key: str, value: Any) -> str:
 def distribution(override: Override) -> BaseDistribution:
     """
     Raises:
-        ConfigError: the range is empty, or has no logarithm.
+        ConfigError: the range is empty, or logarithmic and not above 0.
     """
     value, key = override.value(), override.get_key_element()
     if isinstance(value, IntervalSweep):
@@ -107,7 +109,7 @@ def distribution(override: Override) -> BaseDistribution:
 
 
 def rounded(value: Any, among: BaseDistribution) -> Value:
-    """A sampled value as it is typed, within its range."""
+    """A sampled value, rounded for the command line but still within its range."""
     if not isinstance(among, FloatDistribution):
         return value
     short = float(f"{value:.{DIGITS}g}")
@@ -122,7 +124,7 @@ def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> d
     """The values of a trial of `hpo.enqueue`.
 
     Args:
-        others: whether other keys may have values, which a function then suggests.
+        others: accept keys outside the space, which `hpo.space_function` suggests.
     Raises:
         ConfigError: a key or a value is not in the space.
     """
@@ -154,7 +156,7 @@ def grid(space: Space) -> dict[str, list[Value]]:
     """All values of each key.
 
     Raises:
-        ConfigError: a key has a range without a list of values.
+        ConfigError: a key's range is not a list of values.
     """
     lists: dict[str, list[Value]] = {}
     for key, each in space.items():
@@ -168,7 +170,7 @@ def grid(space: Space) -> dict[str, list[Value]]:
 
 
 def point(space: Space, share: float) -> dict[str, Value]:
-    """A value of each key, at this share of its range."""
+    """A value for each key, at this share (0 to 1) of its range."""
     return {key: value_at(each, share) for key, each in space.items()}
 
 

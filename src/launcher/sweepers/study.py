@@ -34,13 +34,14 @@ class Asked:
 
     params: Params
     attrs: dict[str, Any] = field(default_factory=dict)
-    """What the sampler wants to remember."""
+    """What the sampler stores with the trial."""
     ranges: dict[str, str] = field(default_factory=dict)
-    """The ranges of values that are not in the space of all trials."""
+    """The ranges of values outside the common space, as Optuna's JSON."""
 
 
 class EndedTrial(FrozenTrial):
-    """Nothing changes it. Optuna copies each trial that is added to a study, which took most of the time of an ask."""
+    """A trial that no longer changes, so its deep copy is shallow: Optuna copies each trial that is added to a study,
+    which took most of the time of `ask`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EndedTrial":
         return copy(self)
@@ -51,8 +52,8 @@ class Study:
 
     Args:
         name: of the study.
-        space: what each trial has a value of.
-        extend: suggests further values of a trial, given those of the space.
+        space: the ranges that all trials share.
+        extend: suggests further values of a trial, from those of the space.
     """
 
     def __init__(self, name: str, settings: Settings, space: Space, extend: Extend | None = None):
@@ -61,7 +62,8 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     def ask(self, trials: Sequence[Trial], fixed: Params | None = None) -> Asked:
-        """
+        """The values of the trial after `trials`.
+
         Args:
             fixed: values of some keys (`hpo.enqueue`).
         """
@@ -91,9 +93,10 @@ class Study:
         return pruner.prune(self.rebuilt(done), self._freeze(trial, step))
 
     def rebuilt(self, trials: Sequence[Trial], storage: str | None = None) -> optuna.Study:
-        """
+        """An Optuna study with these trials.
+
         Args:
-            storage: None: in memory.
+            storage: where it is stored; None: in memory.
         """
         study = optuna.create_study(
             study_name=self.name,

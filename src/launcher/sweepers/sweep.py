@@ -1,4 +1,4 @@
-"""`hydra/sweeper=optuna`: from Hydra's arguments to a study that is searched."""
+"""`hydra/sweeper=optuna`: from Hydra's arguments to a search."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ from launcher.sweepers.space import Space, as_json, bare, is_setting, overrides_
 from launcher.sweepers.warm_start import add_known_runs
 
 SHARES = 0.0, 1.0, 0.5
-"""Places in the space where a valid configuration is looked for."""
+"""Points of the space (as shares of each range) that are tried for a valid configuration."""
 LOCAL = "launcher.dispatch.local.LocalDispatch"
 
 
@@ -83,7 +83,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         job = SweepJob(number, overrides, composer)
         try:
             job.check()
-        except COMPOSITION_ERRORS as error:  # a key that hpo.space_function made up
+        except COMPOSITION_ERRORS as error:  # hpo.space_function suggests a key that does not exist
             raise ConfigError(first_line(error)) from error
         return job
 
@@ -110,7 +110,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
-    """A job with some value of each range. It shows what all trials have in common.
+    """A job with a value from each range. It shows what all trials have in common.
 
     Raises:
         ConfigError: none of several jobs is valid.
@@ -146,7 +146,7 @@ def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
 
 
 def note_settings(folder: Path, settings: Settings, space: Space) -> None:
-    """Write what `runs report` and `runs plot` need to know."""
+    """Write the settings that `runs report` and `runs plot` need."""
     note = {
         "objectives": settings.objectives,
         "directions": settings.directions,
@@ -157,7 +157,11 @@ def note_settings(folder: Path, settings: Settings, space: Space) -> None:
 
 
 class locked:
-    """One search at a time works on a study."""
+    """A context in which no other search works on the study.
+
+    Raises:
+        ConfigError: another search does.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.lock = folder, RunLock(RunFolder(folder))

@@ -1,6 +1,6 @@
 """One trial of a search: `python -m launcher.sweepers.trial FILE`, started by `launcher.sweepers.local`.
 
-The file has a checked and resolved configuration. The trial is stopped, saved, when the search ends.
+The file has a checked and resolved configuration. When the search ends, the trial saves and ends too.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The trials of a study: what was asked and decided is in `trials.jsonl`, how they went is in their runs."""
+"""The trials of a study: `trials.jsonl` has their values and the decisions about them, their runs have the results."""
 
 import json
 import math
@@ -30,9 +30,9 @@ class Trial:
     params: dict[str, Any]
     overrides: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
-    """What Optuna's sampler wants to remember."""
+    """What Optuna's sampler stores with the trial."""
     ranges: dict[str, str] = field(default_factory=dict)
-    """Of values that `hpo.space_function` suggested, as Optuna's JSON."""
+    """The ranges of values that `hpo.space_function` suggested, as Optuna's JSON."""
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     run: str | None = None
     """`<run.name>/<run.id>`; None if the configuration is invalid."""
@@ -40,11 +40,11 @@ class Trial:
     """Why the configuration is invalid."""
     bracket: int = 0
     target: int | None = None
-    """The step at which it pauses and waits for its promotion; None: it trains to its end."""
+    """The step at which the trial pauses until it is promoted; None: it trains to its end."""
     pruned: int | None = None
-    """The step at which it was stopped, since others were better."""
+    """The step at which it was stopped because others were better."""
     cancelled: bool = False
-    """Somebody cancelled its run during the search; that counts as pruned."""
+    """Its run was cancelled during the search, which counts as pruned."""
     failures: int = 0
 
     state: str | None = None
@@ -97,8 +97,8 @@ DECIDED = {"target", "pruned", "cancelled", "failures", "refusal"}
 
 
 class Journal:
-    """`trials.jsonl`: a line for each trial that was asked for, and one for each decision. Each is durable before
-    anything follows from it; a last line that was cut off was never acted upon."""
+    """`trials.jsonl`: a line for each new trial, and one for each decision. A line is durable before it has any effect,
+    so a last line that was cut off has had none."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -106,7 +106,7 @@ class Journal:
     def read(self) -> list[Trial]:
         """
         Raises:
-            ConfigError: the file has lines that are not its own.
+            ConfigError: the file is damaged.
         """
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
@@ -159,6 +159,6 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
 
 
 def described(trial: Trial, settings: Settings) -> str:
-    """Its values, `val/loss 0.1`."""
+    """A trial's values: `val/loss 0.1`."""
     pairs = zip(settings.objectives, trial.values(settings), strict=True)
     return ", ".join(f"{name} {short(value)}" for name, value in pairs)

@@ -1,4 +1,4 @@
-"""Completed runs on disk that fit a study become its trials: runs by hand, and those of other studies."""
+"""Completed runs on disk that fit a study become its trials: those started by hand, and those of other studies."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -34,7 +34,7 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Whether the run is the one that the study would start for these values: nothing else differs."""
+    """Whether the study would start this very run for these values, so that nothing else differs."""
     try:
         return search.compose(trial.overrides, trial.number).run == trial.run
     except ConfigError:
@@ -42,7 +42,7 @@ def _is_run_of(trial: Trial, search: Search) -> bool:
 
 
 def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
-    """A run's values of the space; None if it is outside."""
+    """A run's values for the keys of the space; None if one is outside its range."""
     params: dict[str, Any] = {}
     for key, among in space.items():
         name = bare(key)
@@ -55,7 +55,7 @@ def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
 
 
 def _nearest(text: str, among: BaseDistribution) -> Any:
-    """A value as its range has it; None if it cannot be of the range."""
+    """A value in the form that its range uses; None if it cannot be in the range."""
     if isinstance(among, CategoricalDistribution):
         return _equal(text, [str(choice) for choice in among.choices])
     try:

@@ -1,0 +1,1 @@
+"""Trackers mirror metrics.jsonl elsewhere, in a separate process without torch."""

@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
+from launcher.checkpoint.find import checkpoint_path
+from launcher.checkpoint.store import LATEST
 from launcher.config.plain_yaml import load
 from launcher.config.tree import get
 from launcher.errors import ConfigError
@@ -54,7 +57,7 @@ class TrackedRun:
 
     @property
     def sweep(self) -> str | None:
-        """What the jobs of one sweep have in common."""
+        """The name that the runs of one sweep share; None outside a sweep."""
         sweep = get(self.config, "run.sweep")
         return str(sweep) if sweep else None
 
@@ -84,8 +87,8 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """What a tracker keeps in the run's folder. `id` is there from the beginning: it makes this folder's run on a
-        server another one than that of a folder which was deleted, or which is on another machine."""
+        """What a tracker keeps in the run's folder. `id` is always there: on a server, it tells this folder's run from
+        that of a deleted folder, or of a folder on another machine."""
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
             data = json.loads(path.read_bytes())
@@ -111,25 +114,25 @@ class TrackedRun:
 class Tracker(ABC):
     """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there is no torch.
 
-    A constructor takes options only: the training process calls it too, to check them.
+    A constructor only stores its options: the training process calls it too, to check them.
     """
 
     library: ClassVar[str] = ""
-    """The module that it needs."""
+    """The module that the tracker needs."""
     extra: ClassVar[str] = ""
-    """The extra of torch-launcher that installs it."""
+    """The extra of torch-launcher that installs the library."""
     waits_for_sync: bool = False
-    """Whether it does nothing until `launcher.runs sync`."""
+    """Whether the tracker does nothing until `launcher.runs sync`."""
     artifacts: Sequence[str] = ()
-    """Folders that it sends when the run is complete."""
+    """What it sends when the run is complete: best, last, export."""
     run: TrackedRun
     """Set before `open`."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
-        """Whether it can work here; called before training starts.
+        """Check that the tracker can work here; called before training starts.
 
         Args:
-            key: where it is in the configuration: tracker.wandb.
+            key: its key in the configuration: tracker.wandb.
             to_sync: for `launcher.runs sync`.
         Raises:
             ConfigError: a library or a key is missing.
@@ -138,6 +141,10 @@ class Tracker(ABC):
             self.require(key, self.library)
 
     def require(self, key: str, library: str) -> None:
+        """
+        Raises:
+            ConfigError: the library is not installed.
+        """
         spec = find_spec(library)
         if spec is None or spec.origin is None:  # no origin: a folder of that name, like wandb's own
             raise ConfigError(
@@ -149,18 +156,18 @@ class Tracker(ABC):
         """Connect. Called again after any method has failed.
 
         Returns:
-            The last step that it holds; -1 for none.
+            The last step that the tracker has; -1 for none.
         """
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Add lines, in the order of their steps, all of later steps than those it holds."""
+        """Add lines, in the order of their steps, all of them later than those the tracker has."""
 
     @abstractmethod
     def close(self, state: str) -> None:
         """
         Args:
-            state: of the run: completed, preempted, cancelled, failed, killed, or running if this stops before the run.
+            state: the run's: completed, preempted, cancelled, failed, killed, or running if it continues without us.
         """
 
 
@@ -172,6 +179,13 @@ def numbers(line: Line) -> dict[str, float]:
 def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
     """Each line with each of its images or histograms."""
     return ((line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind)
+
+
+def artifact_folder(folder: RunFolder, which: str) -> Path | None:
+    """The folder that is sent as the artifact `best`, `last` or `export`; None: it does not exist."""
+    checkpoint = LATEST if which == "last" else which
+    path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
+    return path if path is not None and path.is_dir() else None
 
 
 def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -199,7 +213,7 @@ def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, 
     """The trackers of the group `tracker`, by name.
 
     Args:
-        names: only these; the others are not even imported.
+        names: build and import only these; None: all.
     """
     from hydra.utils import instantiate
 

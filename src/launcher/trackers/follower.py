@@ -1,7 +1,7 @@
-"""Mirrors a run in its trackers, from a process of its own: `python -m launcher.trackers.follower RUN_DIR NAME...`.
+"""Mirrors a run in its trackers, in a separate process: `python -m launcher.trackers.follower RUN_DIR NAME...`.
 
-The run's files are the truth. Each tracker reports how far it is, and gets the lines after that. Whatever is killed,
-and whenever: no step is lost, and none is there twice. Training never waits for any of this.
+The run's files are the truth. Each tracker reports the last step that it has, and gets the lines after that. So no step
+is lost or sent twice, whichever process is killed, and when. Training never waits for any of this.
 """
 
 import logging
@@ -23,22 +23,22 @@ from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.lines import Lines
 
 FINAL = ("completed", "failed", "cancelled")
-"""States in which the newest line will not be written again."""
+"""States after which the newest line is not written again."""
 RUNNING, SUPERSEDED = "running", "superseded"
 INTERVAL = 1.0
-"""Seconds between two looks at the run's files."""
+"""Seconds between two reads of the run's files."""
 PATIENCE = 300.0
-"""Seconds after the run's end in which a tracker that fails is tried again."""
+"""Seconds after the run's end for which a failing tracker is tried again."""
 HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
-"""Seconds after that in which a call into a tracker may return; a checkpoint may be large."""
+"""Seconds after that until a call into a tracker is given up; a checkpoint may be large."""
 LONGEST_WAIT = 60.0
-"""Seconds between two tries, at most."""
+"""At most this many seconds between two attempts."""
 
 logger = logging.getLogger("launcher.trackers")
 
 
 class FollowerLock(RunLock):
-    """The lock of those who write to a run's trackers; the run's own is independent of it."""
+    """The lock of the process that writes to a run's trackers; independent of the run's own lock."""
 
     def __init__(self, folder: RunFolder):
         super().__init__(folder)
@@ -48,9 +48,9 @@ class FollowerLock(RunLock):
 class Follower:
     """
     Args:
-        trackers: by name; each has a thread of its own, so that one that hangs holds up none of the others.
-        check: called before each write; raises LockLost where another process has taken over.
-        follow: until the run ends; False: bring the trackers up to date, once.
+        trackers: by name. Each has its own thread, so that a tracker that hangs does not delay the others.
+        check: called before each write; raises LockLost if another process has taken over.
+        follow: mirror the run until it ends; False: bring the trackers up to date, once.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Follower:
         self.interval, self.patience, self.hangs, self.clock = interval, patience, hangs, clock
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
-        """Why each tracker that is not up to date is not."""
+        """Why each of these trackers is not up to date."""
         self.steps: dict[str, int] = {}
-        """How far each tracker is."""
+        """The last step that each tracker has."""
         self._stop = threading.Event()
 
     def follow_run(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Whether every tracker has all of the run, as far as it is.
+        """Mirror the run; returns whether every tracker has all of it.
 
         Args:
-            until: asked now and then; True: stop as if the run had ended here.
+            until: polled; True: stop as if the run had ended now.
         """
         threads = [
             threading.Thread(target=self._mirror, args=(name, tracker), name=name, daemon=True)
@@ -101,11 +101,11 @@ class Follower:
         return not self.unfinished
 
     def state(self) -> str:
-        """The run's state; `killed` where nobody is on a run that is said to be running, `superseded` where another
-        attempt has begun, which has a follower of its own."""
+        """The run's state. `killed`: it is recorded as running, but no process is on it. `superseded`: another attempt
+        has begun, which has its own follower."""
         state = self._recorded()
         if state == RUNNING and not is_held(self.run.folder):
-            state = self._recorded()  # it may have ended between the two looks
+            state = self._recorded()  # it may have ended in between
             return "killed" if state == RUNNING else state
         return state
 
@@ -117,7 +117,7 @@ class Follower:
         return str(record.get("state") or RUNNING)
 
     def _mirror(self, name: str, tracker: Tracker) -> None:
-        """One tracker, until it has everything."""
+        """Mirror the run in one tracker, until that has everything."""
         tracker.run = self.run
         lines: Lines | None = None
         ended_at: float | None = None
@@ -180,8 +180,8 @@ class Follower:
 
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
-    """Wait for another follower of this run, which ends once it sees that a new attempt has begun. False: it does not
-    end, and this run is over."""
+    """Take the lock. An earlier attempt's follower may hold it, which ends once it sees the new attempt. False: it does
+    not end, and this run is over."""
     while True:
         try:
             lock.acquire()
@@ -201,14 +201,14 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 
 class _Pipe(logging.StreamHandler):
-    """To the training process, which logs these lines as its own; once it has ended nobody reads them."""
+    """Sends lines to the training process, which logs them as its own; once it has ended, nobody reads them."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 def set_up_logging(folder: RunFolder) -> None:
-    """Everything of `launcher` into logs/tracker.log; what a person must know also to the training process."""
+    """Log everything of `launcher` to logs/tracker.log, and what the user must know also to the training process."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     pipe = _Pipe(sys.stdout)
@@ -224,7 +224,7 @@ def set_up_logging(folder: RunFolder) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Follow a run until it ends."""
     for signum in HANDLED:
-        signal.signal(signum, signal.SIG_IGN)  # they are meant for the run; its end ends this process
+        signal.signal(signum, signal.SIG_IGN)  # they are meant for the run, whose end ends this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     path, *names = sys.argv[1:] if arguments is None else arguments
     folder = RunFolder(Path(path))

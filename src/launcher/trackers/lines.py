@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl and media.jsonl, each step once, while they are written."""
+"""The lines of metrics.jsonl and media.jsonl, each step once, read while the files are written."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from launcher.trackers.base import Line
 
 BATCH = 1000
 MEASURED = ("train/loss", "train/grad_norm", "val/")
-"""What is the same when a step is computed again; times are not."""
+"""Metrics that are the same when a step is computed again."""
 
 
 class _File:
-    """A file that grows, and that a resume replaces by a shorter one."""
+    """A file that grows, and that a resume replaces with a shorter one."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -32,7 +32,7 @@ class _File:
             return [], is_gone
         is_new = self._file is None
         if self._file is not None:
-            # the open file keeps its inode from being used again
+            # while the old file is open, its inode is not reused
             before = os.fstat(self._file.fileno())
             is_new = (now.st_ino, now.st_dev) != (before.st_ino, before.st_dev) or now.st_size < self._file.tell()
         if is_new:
@@ -52,13 +52,13 @@ class _File:
 
 
 class Lines:
-    """The lines after a step, as they come.
+    """The lines after a step, as they are written.
 
-    The newest step waits until a later one exists: a run that is stopped during an evaluation writes the line of that
-    step again, complete, when it resumes.
+    The newest step is held back until a later one exists: a run that is stopped during an evaluation writes the line of
+    that step again, complete, when it resumes.
 
     Args:
-        after: the last step that the tracker holds.
+        after: the last step that the tracker has.
     """
 
     def __init__(self, folder: RunFolder, after: int):
@@ -68,7 +68,7 @@ class Lines:
         self._items: dict[int, list[dict[str, Any]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """The first step that was sent with other values than metrics.jsonl has since the run was resumed."""
+        """The first step whose values were sent, and have changed since, as the run was resumed from before it."""
 
     def read(self, final: bool = False) -> list[Line]:
         """The next lines, at most 1000; empty: no more for now.
@@ -92,7 +92,7 @@ class Lines:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Metrics first: when a step's line is there, the media of all earlier steps are written."""
+        """Metrics are read first: once a step's line exists, the media of all earlier steps do too."""
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
@@ -111,8 +111,8 @@ class Lines:
 
     def _compare(self, row: Line) -> None:
         before = self._dropped.get(row["step"])
-        if before is not None and any(differs(before[key], row[key]) for key in before.keys() & row.keys()
-                                      if key.startswith(MEASURED) and not key.endswith("time")):  # fmt: skip
+        keys = [key for key in row.keys() & (before or {}).keys() if key.startswith(MEASURED) and key[-4:] != "time"]
+        if before is not None and any(differs(before[key], row[key]) for key in keys):
             self.changed = row["step"]
 
 
@@ -124,7 +124,7 @@ def differs(before: Any, now: Any) -> bool:
 
 
 def dropped_path(metrics: Path) -> Path:
-    """Where a resume keeps the lines that it drops from metrics.jsonl."""
+    """The file in which a resume keeps the lines that it drops from metrics.jsonl."""
     return metrics.with_name(f".{metrics.name}.dropped")
 
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.checkpoint.find import checkpoint_path
 from launcher.config.tree import leaves
-from launcher.trackers.base import Line, Tracker, config_without, media, numbers
+from launcher.trackers.base import Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
@@ -20,25 +19,25 @@ STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS, PARAMS, LENGTH = 1000, 100, 6000
-"""What MLflow takes at most: metrics and parameters of a batch, characters of a value."""
+"""MLflow's limits: metrics per batch, parameters per batch, characters of a parameter's value."""
 
 logger = logging.getLogger("launcher.trackers")
 
 
 class MlflowTracker(Tracker):
-    """How far MLflow has a run is a tag, set after each batch. A batch that is sent again has the same rows, and MLflow
-    keeps equal rows once.
+    """The last step that MLflow has is a tag, set after each batch. A batch that is sent again has the same rows, and
+    MLflow keeps equal rows once.
 
     Args:
         tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of all runs.
         experiment: null: MLFLOW_EXPERIMENT_NAME, else "launcher".
-        name: of the run; null: <run.name>/<run.id>.
-        tags: of the run.
+        name: the run's name in MLflow; null: <run.name>/<run.id>.
+        tags: the run's tags.
         config_exclude: keys of the configuration that are not sent.
         artifacts: sent when the run is complete.
         registered_model_name: register the model of a complete run under this name.
         model: which artifact is registered.
-        alias: of the registered version.
+        alias: the registered version's alias.
     """
 
     library, extra = "mlflow", "mlflow"
@@ -68,7 +67,7 @@ class MlflowTracker(Tracker):
             self.require(key, "sqlalchemy")
 
     def open(self) -> int:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the follower tries again by itself
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the follower retries by itself
         uri = self.uri
         with one_at_a_time(uri):
             from mlflow.tracking import MlflowClient
@@ -109,7 +108,7 @@ class MlflowTracker(Tracker):
 
     @property
     def uri(self) -> str:
-        """Where it is sent, the same from every machine that has set nothing else."""
+        """The tracking server. The run's folder remembers it, so that other machines use the same."""
         stored = self.run.stored("mlflow")
         chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
         if chosen and chosen != stored.get("tracking_uri"):
@@ -122,7 +121,7 @@ class MlflowTracker(Tracker):
         return self.run.folder.path.absolute().parents[len(Path(self.run.name).parts)]
 
     def _experiment(self) -> str:
-        """Its id; created where it does not exist."""
+        """The experiment's id; it is created if it does not exist."""
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None:
@@ -141,7 +140,7 @@ class MlflowTracker(Tracker):
             RUN_TAG: self.run.stored("mlflow")["id"], "launcher.folder": str(self.run.folder.path.absolute()),
             **({"launcher.sweep": self.run.sweep} if self.run.sweep else {}), **self.tags,
         }  # fmt: skip
-        started = self.run.record.get("attempts", [{}])[0].get("started")
+        started = (self.run.record.get("attempts") or [{}])[0].get("started")
         return self._client.create_run(
             self._experiment(), run_name=self.name or self.run.label, tags=tags, start_time=milliseconds(started)
         )
@@ -157,10 +156,8 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self._id, params=params[start : start + PARAMS])
 
     def _send_artifact(self, which: str) -> None:
-        folder = self.run.folder
-        checkpoint = "latest" if which == "last" else which
-        path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
-        if path is None or not path.is_dir():
+        path = artifact_folder(self.run.folder, which)
+        if path is None:
             logger.warning("MLflow: the run has no %s to send as an artifact.", which)
             return
         sent = self.run.stored("mlflow")
@@ -173,7 +170,7 @@ class MlflowTracker(Tracker):
         self.run.store("mlflow", {**sent, which: path.resolve().name})
 
     def _description(self, which: str) -> str:
-        """What makes a folder a model for `mlflow.pyfunc.load_model`."""
+        """The file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
         from mlflow.models.model import Model
 
         model = Model(artifact_path=which, run_id=self._id)
@@ -195,7 +192,7 @@ class MlflowTracker(Tracker):
 
 
 def clean(name: str) -> str:
-    """A name that MLflow takes."""
+    """A name with the characters that MLflow accepts."""
     return re.sub(r"[^\w./ :-]", "_", name)
 
 
@@ -207,7 +204,7 @@ def milliseconds(time: str | None) -> int | None:
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """A SQLite database is created by one process: of several that create it at once, all but one fail."""
+    """Let one process at a time create a SQLite database: if several do so at once, all but one fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

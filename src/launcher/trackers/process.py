@@ -1,4 +1,4 @@
-"""The follower's process, as the training process sees it: started, listened to, and hardly waited for."""
+"""The follower's process, started and logged by the training process, which waits for it only briefly at its end."""
 
 import logging
 import subprocess
@@ -19,7 +19,7 @@ logger = logging.getLogger("launcher")
 class FollowerProcess:
     """
     Args:
-        names: of the trackers; without any, nothing is started.
+        names: the trackers' names; if empty, nothing is started.
     """
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
@@ -27,7 +27,7 @@ class FollowerProcess:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it in a session of its own, where neither Ctrl-C nor a signal to this process's group reaches it."""
+        """Start it in a new session, where neither Ctrl-C nor a signal to this process's group reaches it."""
         if not self.names:
             return
         command = [sys.executable, "-m", "launcher.trackers.follower", str(self.folder.path), *self.names]
@@ -43,7 +43,7 @@ class FollowerProcess:
         threading.Thread(target=self._relay, name="trackers", daemon=True).start()
 
     def wait(self, seconds: float = WAIT) -> None:
-        """Wait until the trackers have everything, at most `seconds`, and only until a signal."""
+        """Wait until the trackers have everything: at most `seconds`, and not after a signal."""
         until = time.monotonic() + seconds
         while self.process is not None and self.process.poll() is None and not signals.received():
             if time.monotonic() > until:
@@ -56,7 +56,7 @@ class FollowerProcess:
             time.sleep(0.02)
 
     def _relay(self) -> None:
-        """Log what the follower reports. It writes nothing while all is well, so this costs a step nothing."""
+        """Log what the follower reports. It is silent unless something goes wrong, so this does not delay steps."""
         assert self.process is not None and self.process.stdout is not None
         for line in self.process.stdout:
             level, _, text = line.rstrip("\n").partition(" ")

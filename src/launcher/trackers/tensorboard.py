@@ -16,8 +16,8 @@ NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
 
 
 class TensorBoardTracker(Tracker):
-    """One event file for the whole run. It is cut back to what is known to be complete whenever it is opened, and only
-    grows otherwise, so a reader never sees a step twice.
+    """One event file for the whole run. `open` cuts it back to what is known to be complete; otherwise it only grows.
+    So a reader never sees a step twice.
 
     Args:
         path: the folder of the event file; a relative one is in the run's folder.
@@ -44,7 +44,7 @@ class TensorBoardTracker(Tracker):
         except (OSError, ValueError):
             pass
         self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
-        if os.fstat(self._file.fileno()).st_size < self._position["size"]:  # not the file that the position is of
+        if os.fstat(self._file.fileno()).st_size < self._position["size"]:  # the position belongs to another file
             self._position = dict(NOTHING)
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
@@ -92,7 +92,7 @@ class TensorBoardTracker(Tracker):
         self._writer.write(Event(**fields).SerializeToString())
 
     def _commit(self, step: int, closed: str | None = None) -> None:
-        """From here on, what was written counts."""
+        """Make what was written durable and valid."""
         self._writer.flush()
         os.fsync(self._file.fileno())
         self._position = {"step": step, "size": self._file.tell(), "closed": closed}
@@ -135,7 +135,7 @@ class TensorBoardTracker(Tracker):
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
-    """What a histogram's protocol buffer has: sums are those of the buckets' middles."""
+    """The fields of a histogram's protocol buffer. Its sums are computed from the middles of the buckets."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],

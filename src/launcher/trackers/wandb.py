@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from launcher.checkpoint.find import checkpoint_path
 from launcher.errors import ConfigError
 from launcher.run.holder import held_here
-from launcher.trackers.base import Line, Tracker, config_without, media, numbers
+from launcher.trackers.base import Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 ENDED_EARLY = ("failed", "preempted", "killed")
@@ -23,18 +22,18 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class WandbTracker(Tracker):
-    """The server says how far it has a run. A run keeps its id on the server over restarts, preemptions and machines:
-    it is stored in the run's folder.
+    """The server reports the last step that it has. A run keeps its id on the server over restarts, preemptions and
+    machines: it is stored in the run's folder.
 
     Args:
         project: null: WANDB_PROJECT, else "launcher".
         entity: a user or a team; null: the account's default.
         name: null: <run.name>/<run.id>.
         group: null: the sweep that the run belongs to.
-        job_type: shown as such.
-        tags: beside those in WANDB_TAGS.
+        job_type: the run's job type.
+        tags: in addition to those in WANDB_TAGS.
         notes: a text about the run.
-        dir: where wandb keeps its own files; a relative path is in the run's folder.
+        dir: the folder for wandb's own files; a relative path is in the run's folder.
         config_exclude: keys of the configuration that are not sent.
         mode: offline: nothing is sent before `launcher.runs sync`. null: WANDB_MODE, else online.
         alerts: send an alert when the run fails, is preempted or is killed.
@@ -90,7 +89,7 @@ class WandbTracker(Tracker):
 
     def open(self) -> int:
         if "wandb" not in sys.modules:
-            os.environ.pop("WANDB_SERVICE", None)  # of a process that uses wandb itself, with its settings
+            os.environ.pop("WANDB_SERVICE", None)  # set by a process that uses wandb itself
         import wandb
 
         if self._is_connecting:
@@ -159,17 +158,17 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "end": end})
 
     def stop(self) -> None:
-        """Stop the training process, which saves first; the same command resumes it. Ctrl-C's signal makes SLURM start
-        nothing again."""
+        """Stop the training process, which saves first; the same command resumes it. In a SLURM job the signal is that
+        of Ctrl-C, after which the job is not requeued."""
         holder = held_here(self.run.folder)
         if holder is None:
-            logger.warning("W&B asks to stop %s, which does not run on this machine.", self.run.label)
+            logger.warning("W&B: stop requested, but %s is not running on this machine.", self.run.label)
             return
         logger.warning("Stopped on the W&B page.")
         os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
 
     def _chosen(self, own_id: str) -> dict[str, Any]:
-        """What names the run on the server, from now on."""
+        """The run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
             "project": self.project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
@@ -178,7 +177,7 @@ class WandbTracker(Tracker):
         }
 
     def _give_up(self) -> None:
-        """Leave a connection that has failed. What it had not sent is sent again."""
+        """Drop a failed connection. What it had not sent is sent again."""
         import wandb
 
         try:
@@ -199,7 +198,7 @@ class WandbTracker(Tracker):
             return wandb.Image(Image.alpha_composite(white, layered).convert("RGB"), file_type="jpg")
 
     def _send_log(self) -> None:
-        """What has been added to the run's log."""
+        """Send what has been added to the run's log."""
         path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
         if not self.logs or not path.exists() or path.stat().st_size <= start:
             return
@@ -213,15 +212,12 @@ class WandbTracker(Tracker):
     def _send_artifact(self, which: str) -> None:
         import wandb
 
-        folder = self.run.folder
-        path = (
-            folder.export if which == "export" else checkpoint_path(folder.checkpoints, which.replace("last", "latest"))
-        )
-        if path is None or not path.is_dir():
+        path = artifact_folder(self.run.folder, which)
+        if path is None:
             logger.warning("W&B: the run has no %s to send as an artifact.", which)
             return
         alias = "export" if which == "export" else path.resolve().name
-        if alias in self._stored.get("artifacts", {}).get(which, ""):
+        if self._stored.get("artifacts", {}).get(which) == alias:
             return
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
         artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})

@@ -28,8 +28,8 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"nodes": "4-1"}, r"dispatch\.nodes='4-1': should be a number of nodes or the least and the most of them"),
-        ({"nodes": "many"}, r"dispatch\.nodes='many': should be a number of nodes or the least and the most of them"),
+        ({"nodes": "4-1"}, r"dispatch\.nodes='4-1': should be a number of nodes, or the fewest and the most"),
+        ({"nodes": "many"}, r"dispatch\.nodes='many': should be a number of nodes, or the fewest and the most"),
         ({"spares": 1}, r"dispatch\.spares=1: is used only with dispatch\.no_kill=true"),
         ({"no_kill": True}, r"dispatch\.no_kill=true: a run that needs dispatch\.nodes=1 .* dispatch\.nodes=1-2\."),
         ({"no_kill": True, "nodes": 4}, r"use dispatch\.spares=1 or a range, e\.g\. dispatch\.nodes=1-4\."),

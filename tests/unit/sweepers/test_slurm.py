@@ -236,7 +236,7 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(tmp_path: Path, monke
 
     listen(searched, say)
     searched.run()
-    why = "trial 0: failed: SLURM job 1 left the queue and did not say why; it is started again"
+    why = "trial 0: failed: SLURM job 1 left the queue without a reason; it is started again"
     assert why in searched.lines
     assert statuses(searched) == ["completed"]
 

@@ -47,7 +47,7 @@ def search(*overrides: str) -> int:
         (["hpo.space.optimizer.lrr=1,2"], "hpo.space: optimizer.lrr is not a key of the configuration; did you mean"),
         (
             ["hpo.space.optimizer.lr=interval(1,"],
-            "hpo.space: optimizer.lr='interval(1,' is no range; e.g. optimizer",
+            "hpo.space: optimizer.lr='interval(1,' is not a range; e.g. optimizer",
         ),
         (["hpo.space={optimizer.lr:choice(1,2)}"], "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or"),
         ([LR, "hpo.seed=1,2"], "hpo.seed=1,2: is a setting of the whole search; give it one value."),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.run.record import RunRecord
 from launcher.trackers.lines import Lines
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database
@@ -122,6 +123,12 @@ def test_where_it_is_kept(run, tmp_path, monkeypatch):
     other = MlflowTracker(tracking_uri="http://other")
     run.tracked(other)
     assert other.uri == "http://other"
+
+
+def test_a_run_that_waits_in_a_queue(run, client):
+    run.folder.record_path.unlink()
+    RunRecord(run.folder).queue()
+    assert opened(run)[1] == -1 and only_run(client).info.run_name == "name/abcd1234"
 
 
 def test_names_that_mlflow_takes():

@@ -197,7 +197,7 @@ def test_a_run_on_another_machine_cannot_be_stopped_from_here(run, caplog):
     run.tracked(tracker)
     run.end()
     tracker.stop()
-    assert "does not run on this machine" in caplog.text
+    assert "is not running on this machine" in caplog.text
 
 
 @pytest.mark.parametrize(("options", "variables", "expected"), [
