@@ -1,4 +1,4 @@
-"""The arrays of a submission: their run folders are written, and sbatch is called once for each."""
+"""The arrays of a submission: writes their run folders, and calls sbatch once for each array."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from launcher.slurm.sbatch import Script
 from launcher.slurm.submission import JobNote
 
 WRITERS = 8
-"""Run folders are written by this many threads."""
+"""Threads that write run folders."""
 
 
 def chunks(runs: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
@@ -27,7 +27,7 @@ def chunks(runs: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
 
 
 def share(parallelism: int | None, count: int, total: int) -> int | None:
-    """The part of `array_parallelism` of an array with `count` of `total` runs."""
+    """The share of `array_parallelism` for an array with `count` of the `total` runs."""
     return None if parallelism is None else max(1, parallelism * count // total)
 
 
@@ -39,12 +39,12 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> None:
-    """Submit the runs as one array, or one run as a plain job, and note its id. If SLURM refuses it, their folders are
-    as they were.
+    """Submit the runs as one array, or one run as a plain job, and note the job's id. If SLURM refuses it, the run
+    folders are restored.
 
     Args:
         path: where the job's script is written.
-        parallelism: at most this many of them at once.
+        parallelism: at most this many of the runs at once.
         code: the folder of a snapshot.
     Raises:
         ConfigError: SLURM does not have the job.
@@ -67,6 +67,6 @@ def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
 
 
 def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
-    """Call `write` for each run: a shared file system is slow for each."""
+    """Call `write` for each run, in threads: each call waits for a shared file system."""
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, *arguments))

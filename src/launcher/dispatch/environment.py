@@ -1,4 +1,4 @@
-"""What started this process: torchrun, srun or submitit, which start all ranks themselves, or a user."""
+"""Who started this process: a user, or torchrun, srun or submitit, which start all ranks themselves."""
 
 import os
 import re
@@ -8,15 +8,15 @@ from zlib import crc32
 from launcher.errors import ConfigError
 
 PORTS = range(15000, 32768)
-"""Below those that systems use for outgoing connections. A job's batch script chooses a free one of them."""
+"""Ports below those that systems use for outgoing connections. A job's batch script chooses a free one."""
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several ranks that have been started already.
+    """Whether this process is one of several ranks that are already started.
 
-    torchrun's variables are used as they are. Those of a SLURM step with several tasks, and of submitit's local
-    executor, are translated into them. A batch script that calls us without srun is not such a step, however many tasks
-    its job has.
+    torchrun's variables are used unchanged. Those of a SLURM step with several tasks, and of submitit's local executor,
+    are translated into torchrun's. A batch script that calls us without srun is not such a step, however many tasks its
+    job has.
     """
     if "RANK" not in env and env.get("SUBMITIT_EXECUTOR") == "local" and int(env.get("SUBMITIT_LOCAL_NTASKS", 1)) > 1:
         _translate_local(env)
@@ -28,7 +28,7 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
     """
     Raises:
-        ConfigError: the variables that describe this process's rank are incomplete, left over from another command.
+        ConfigError: the variables that describe this process's rank are invalid or incomplete.
     """
     numbers = {}
     for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
@@ -57,8 +57,8 @@ def _translate(env: MutableMapping[str, str]) -> None:
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    # Without our batch script: srun's own port differs from start to start, and from that of another cluster's job with
-    # the same id on this host.
+    # Without our batch script. srun's own port makes it differ between starts, and from a job with the same id of
+    # another cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
     env.setdefault("MASTER_PORT", str(PORTS[port]))

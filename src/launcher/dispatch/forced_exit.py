@@ -1,4 +1,4 @@
-"""How long a run may take to leave after a signal before the process exits by force."""
+"""Limits the time that a run may take to exit after a signal; then the process exits by force."""
 
 import math
 import os
@@ -13,12 +13,12 @@ from launcher.slurm import scheduler
 SPARE = 5.0
 """Seconds before SLURM's SIGKILL, left for requeueing the job."""
 EARLY = 60.0
-"""SLURM may send the warning of a time limit up to this many seconds too early."""
+"""SLURM may send the signal before a time limit up to this many seconds early."""
 
 
 def arm(config: DictConfig) -> None:
-    """Exit by force after `dispatch.grace` seconds without progress after a signal (in SLURM jobs
-    `dispatch.signal_delay`), and on rank 0 in any case shortly before SLURM would kill the job."""
+    """Exit by force once a signal has come and no progress was made for `dispatch.grace` seconds (in SLURM jobs
+    `dispatch.signal_delay`). In a SLURM job, rank 0 also exits shortly before SLURM would kill it."""
     grace, job = config.dispatch.get("grace", config.dispatch.get("signal_delay")), slurm_job_id()
     if job is None or int(os.environ.get("RANK", 0)) != 0:
         deadline.arm(grace)
@@ -27,8 +27,8 @@ def arm(config: DictConfig) -> None:
 
 
 def seconds_left(job: str, grace: float | None) -> float | None:
-    """Seconds until the run must have left; None: not known. Then SLURM does not answer, or it shows no end that is
-    near enough to be what the signal was about: a preemption may not be visible yet."""
+    """Seconds until the run must have exited. None: unknown, because SLURM does not answer, or because the job's end is
+    too far away to be the reason for the signal: a preemption may not be visible yet."""
     try:
         info = scheduler.job_info(job)
     except scheduler.SchedulerError:

@@ -20,7 +20,7 @@ from launcher.slurm.submission import JobNote, freeze, why_skipped
 
 
 def main() -> int:
-    """The exit code: 2 for a configuration that is at fault, or a run that is another job's."""
+    """Returns the exit code: 2 for an invalid configuration, or a run that belongs to another job."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     path, *overrides = sys.argv[1:]
@@ -38,17 +38,17 @@ def main() -> int:
 
 
 def prepare(overrides: list[str]) -> Path | None:
-    """Compose, check and freeze; the run's folder, None for one that is complete.
+    """Compose, check and freeze a run. Returns its folder; None: it is already complete.
 
     Raises:
-        ConfigError: the configuration is at fault, or a process is on the run.
+        ConfigError: the configuration is invalid, or a process is working on the run.
     """
     config = compose(overrides)
     plain = schema.validate(config)
     folder = RunFolder(Path(plain["run"]["dir"]).absolute())
     taken = why_skipped(folder, {})
     if taken == "running":
-        raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or take run.tag=again.")
+        raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again.")
     if taken is not None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None

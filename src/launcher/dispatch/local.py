@@ -28,7 +28,7 @@ from launcher.run.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
-"""These have no use for a second rank: `nproc=auto` starts one."""
+"""Strategies and jobs that cannot use a second rank: `nproc=auto` starts one."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 PREFIX, OWNER = "launcher-", "owner.json"
@@ -64,10 +64,10 @@ class LocalDispatch:
         return instantiate(config.job).run(config)
 
     def is_complete(self, config: DictConfig) -> bool:
-        """Whether there is nothing to train, which is logged; one of several ranks leaves that to the job.
+        """Whether there is nothing to train; then this is logged. One of several ranks returns False: the job decides.
 
         Raises:
-            ConfigError: another process is on the run, or the environment describes no rank.
+            ConfigError: another process is working on the run, or the variables of a rank are invalid.
         """
         started = join_ranks()
         check_ranks()
@@ -103,7 +103,7 @@ def spawn(config: DictConfig, count: int) -> Any:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder for the ranks' files. Also removes those that killed commands have left behind.
+    """A temporary folder for the ranks' files. Also removes the folders that killed commands left behind.
 
     Raises:
         ConfigError: it cannot be written.

@@ -21,11 +21,11 @@ from launcher.run.logs import prepare_streams
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
-"""Seconds that a failed rank may take to exit."""
+"""A failed rank must exit within this many seconds."""
 
 
 def begin_as_child() -> None:
-    """Set up a process that another command of ours has started: its signals, its parent, the user's modules."""
+    """Set up a process that the spawner has started: signals, the watch on its parent, and the user's modules."""
     signals.install()
     prepare_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def work(folder: Path) -> tuple[dict[str, Any], int]:
-    """Do the job; returns the report and the exit code."""
+    """Run the job. Returns the report and the exit code."""
     from launcher.config.explain import explain, user_traceback
     from launcher.errors import TrainingError
 

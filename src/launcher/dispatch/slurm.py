@@ -41,9 +41,9 @@ class SlurmDispatch:
     its run from there (see `launcher.slurm.requeue`).
 
     Args:
-        nodes: nodes per run; 1-4: as many as SLURM has, at each start.
+        nodes: nodes per run; 1-4: as many of them as SLURM can give, at each start.
         no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a spare.
-        spares: nodes that the job has besides, and does not use until a node is lost.
+        spares: extra nodes of the job, unused until a node is lost.
         gpus_per_node: 0: the run uses CPUs.
         tasks_per_node: ranks per node; null: one per GPU, or one without GPUs.
         cpus_per_task: null: the cluster's default.
@@ -101,7 +101,7 @@ class SlurmDispatch:
     python: str | None = None
 
     submits: ClassVar[bool] = True
-    """It hands runs to others: what guards the end of a job is for those."""
+    """Runs start elsewhere, so `dispatch.task` does not guard the end of this process."""
 
     def __post_init__(self) -> None:
         if isinstance(self.time, str) and seconds(self.time) is None:
@@ -120,7 +120,7 @@ class SlurmDispatch:
         return Size.of(self.nodes, ranks, self.no_kill, self.spares)
 
     def flags(self) -> dict[str, Any]:
-        """Flags of sbatch by their long names; None: not given."""
+        """Flags of sbatch by their long names; None: not set."""
         return {
             **self.size.flags(self.cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
@@ -184,7 +184,7 @@ class SlurmDispatch:
 
     def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None) -> None:
         """Submit runs again, with the configuration frozen at their first submission, and with a snapshot made then.
-        The current folder is that of the first submission.
+        The current folder must be that of the first submission.
 
         Raises:
             ConfigError: they cannot be submitted.
@@ -251,7 +251,7 @@ class SlurmDispatch:
             run.skipped = submission.why_skipped(run.folder, queue)
 
     def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
-        """Submit the arrays, one after the other. A signal ends it between two of them."""
+        """Submit the arrays, one after the other. A signal ends this between two arrays."""
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:

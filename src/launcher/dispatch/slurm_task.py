@@ -11,7 +11,7 @@ from launcher.run.logs import prepare_streams
 
 
 def main() -> int:
-    """Do the job of the frozen configuration; returns the exit code for SLURM."""
+    """Run the job of the frozen configuration. Returns the exit code for SLURM."""
     signals.install()
     prepare_streams()
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
@@ -41,8 +41,8 @@ def main() -> int:
 
 
 def is_superseded(folder: Any, script: str | None = None) -> bool:
-    """Whether the run belongs to a job of another script: its submission was killed, and repeated before SLURM had
-    accepted the job."""
+    """Whether the run belongs to a job of another script. So it does if its submission was killed, and repeated before
+    SLURM had accepted the first job."""
     from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:

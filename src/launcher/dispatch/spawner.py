@@ -1,11 +1,11 @@
 """The ranks of one machine, as child processes of the command.
 
-Signals: the handled ones are blocked here, taken one by one and passed on to the ranks; then we wait until the ranks
-have saved. The ranks inherit the block and lift it once their own handlers are installed, so a signal that arrives
-while they start is not lost. If this process is killed, the kernel sends them a SIGTERM.
+Signals: the handled ones are blocked here, received one by one, and passed on to the ranks; then we wait until the
+ranks have saved. The ranks inherit the block, and lift it once their own handlers are installed, so that a signal that
+arrives while they start is not lost. If this process is killed, the kernel sends the ranks a SIGTERM.
 
 Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes no
-progress after a signal exits by itself (`launcher.run.deadline`), which is such a failure.
+progress after a signal exits by itself (`launcher.run.deadline`), which counts as a failure.
 """
 
 import json
@@ -24,7 +24,7 @@ from launcher.run import signals
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 AFTER_HANG = 2.0
-"""The same after a rank's forced exit: the others already had their grace period."""
+"""The same after a rank's forced exit, since the others already had their grace period."""
 HOST = "127.0.0.1"
 JOB = "job.yaml"
 """The job description, in the folder that is passed to each rank."""
@@ -60,7 +60,7 @@ class Spawner:
     Args:
         command: run for each rank, with the folder as its last argument.
         count: ranks.
-        folder: private; ranks write their report there, ranks other than 0 also their output.
+        folder: a private folder for the ranks' reports, and for the output of ranks other than 0.
     """
 
     def __init__(self, command: Sequence[str], count: int, folder: Path):
@@ -79,7 +79,7 @@ class Spawner:
             while any(rank.ended is None for rank in self.ranks):
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
-                    signals.note(signum)  # it also stops the next run of a sweep
+                    signals.note(signum)  # so that the next run of a sweep does not start
                     self._pass_on(signum)
                 self._look()
         finally:
@@ -94,7 +94,7 @@ class Spawner:
         with socket.create_server((HOST, 0)) as listening:
             for number in range(self.count):
                 command, env = [*self.command, str(self.folder)], self._environment(number, listening)
-                if number == 0:  # it has the terminal
+                if number == 0:  # rank 0 uses the terminal
                     process = subprocess.Popen(command, env=env, pass_fds=[listening.fileno()])
                 else:
                     with open(self.folder / f"rank-{number}.out", "wb") as output:

@@ -1,4 +1,4 @@
-"""The runs of one submission: what is printed and returned for them."""
+"""The runs of one submission, and what is printed and returned for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SHOWN = 20
 
 @dataclass
 class SubmittedRun:
-    """One job of a submission: its configuration and Hydra's node as `submission.freeze` takes them."""
+    """One run of a submission, with its configuration and Hydra's node."""
 
     label: str
     config: Mapping[str, Any]
@@ -49,7 +49,7 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
 
 
 def result(run: SubmittedRun, status: JobStatus, value: Any) -> JobReturn:
-    """A run's result as Hydra's sweepers take it; the value of a failed one is an exception."""
+    """A run's result for Hydra's sweepers. The value of a failed run is its exception."""
     job_return = JobReturn(overrides=run.overrides)
     job_return.status, job_return.return_value = status, value
     return job_return

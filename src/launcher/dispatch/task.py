@@ -1,4 +1,4 @@
-"""What Hydra runs for each job: validate, then hand the configuration to its dispatch."""
+"""What Hydra runs for each job: validates the configuration, and passes it to its dispatch."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from launcher.slurm.requeue import guarded
 def task(config: DictConfig) -> Any:
     """
     Raises:
-        ConfigError: the configuration is at fault; nothing was written.
-        signals.Stop: a signal came before anything was begun, or ended the run.
+        ConfigError: the configuration is invalid; nothing was written.
+        signals.Stop: a signal came before the run began, or ended it.
     """
-    if not signals.installed():  # sent elsewhere by a launcher of Hydra's, whose own handlers stand there
+    if not signals.installed():  # in a process of a Hydra launcher, which has its own handlers
         signals.install()
     schema.validate(config)
-    alone = not join_ranks()  # several ranks must leave together: they look once they can agree
+    alone = not join_ranks()  # several ranks must exit together, so they check once they can agree
     dispatch = instantiate(config.dispatch, _recursive_=False)
 
     def work() -> Any:

@@ -1,4 +1,4 @@
-"""dispatch.wait=true: a live table until every run has ended, from run.json and one call of squeue at a time."""
+"""dispatch.wait=true: shows a live table until every run has ended, from run.json and squeue."""
 
 import sys
 import time
@@ -24,15 +24,15 @@ Queue = dict[str, scheduler.QueuedJob] | None
 PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
-"""A job is gone once this many calls in a row did not list it: SLURM may miss one for a moment."""
+"""A job is gone once this many calls in a row did not list it: SLURM may leave one out for a moment."""
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
 def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time.sleep) -> list[JobReturn]:
-    """Wait until no run is in SLURM's queue any more.
+    """Wait until no run is left in SLURM's queue.
 
     Returns:
-        In order: the newest value of each metric of a completed run; failures as such.
+        A result per run, in order: of a completed run the newest value of each metric, else its failure.
     Raises:
         signals.Stop: a signal ended the waiting; the runs continue.
     """

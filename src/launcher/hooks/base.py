@@ -24,21 +24,21 @@ class TrainState:
 
     max_steps: int = 0
     step: int = 0
-    """The last begun step; incremented before a step, so hooks see 1 in the first."""
+    """The number of the step that was begun last: hooks see 1 in the first step."""
     skipped_steps: int = 0
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
     """Passes over a finite user loader; our own loader counts samples instead."""
     stop_reason: str | None = None
-    """Set by a hook (early stopping) to end training with the present step, as if it were the last."""
+    """Set by a hook (such as early stopping) to end training with the present step, as if it were the last."""
     best: Best | None = None
-    """The best value so far of the metric that checkpoints are chosen by; None if no metric was named."""
+    """The best value so far of the metric that chooses the best checkpoint; None: no metric is set."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
     needs_boundary = False
-    """Set by a hook, the same on all ranks: at the next boundary every hook is called, also one that is not due."""
+    """Set by a hook, alike on all ranks: the next boundary calls every hook, even those that are not due."""
 
     def is_at_end(self) -> bool:
         """Whether training ends with the present step."""
@@ -48,20 +48,20 @@ class TrainState:
         self.stop_reason = reason
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, which JSON can hold; what is still on a device is read."""
+        """The state as plain values for JSON; values on a device are read."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {"metrics": to_numbers(self.metrics), "best": self.best.state() if self.best else None}
 
 
 @dataclass
 class RunContext:
-    """What a run gives its hooks before training starts; empty where there is no configuration."""
+    """What a run provides to its hooks before training starts. Without a configuration it has the defaults."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
-    """Makes this rank's loader of held-out batches, `max_samples=n` of the first n samples over all ranks; the loader
-    is None if nothing is held out. `name=...`: the loader of one of `val_names`."""
+    """Makes this rank's validation loader; returns None if there is no validation set. `max_samples=n`: only the first
+    n samples, over all ranks. `name=...`: the loader of one of `val_names`."""
     val_names: tuple[str, ...] = ()
-    """Of further validation sets."""
+    """The names of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
     fork: Any = None
@@ -69,7 +69,7 @@ class RunContext:
     attempt: int = 1
     """How often this run has been started, this time included."""
     check_lock: Callable[[], None] = lambda: None
-    """To be called before a file of the run's folder is written: another process may have taken the run over."""
+    """Must be called before writing a file in the run's folder: another process may have taken the run over."""
 
 
 class TrainerView(Protocol):
@@ -87,11 +87,11 @@ class TrainerView(Protocol):
     strategy: Strategy
     data_loader: Any
     source: Any
-    """The data loader, or what gives its batches and knows its position."""
+    """The data loader, or a wrapper that knows its position."""
     hooks: list["BaseHook"]
     step_info: dict[str, Any]
     restored: dict[str, Any] | None
-    """Set in `on_restore` by the hook that loads a checkpoint: what every `on_load_state_dict` gets."""
+    """Set in `on_restore` by the hook that loads a checkpoint: the state that every `on_load_state_dict` gets."""
     resumed_from: Path | None
     resumed_rng: dict[str, Any] | None
 
@@ -125,105 +125,105 @@ AT_LAST = 1 << 62
 
 
 class BaseHook:
-    """Override the events that are needed; the others cost nothing. Hooks are called in list order."""
+    """Override the events that you need; the others cost nothing. Hooks are called in list order."""
 
     measures: ClassVar[bool] = False
-    """Whether it adds to `trainer.step_info`: it is called before the hooks that do not, which may read the values."""
+    """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
 
     def called_every(self, event: str) -> int:
-        """How often `on_after_step` and `on_step_boundary` are needed: at the multiples of this step, and in any case
-        where training ends; `on_step_boundary` also where it pauses or stops on a signal, and after a hook has set
-        `trainer.state.needs_boundary`. They are not called at other steps."""
+        """The interval, in steps, at which `on_after_step` or `on_step_boundary` is needed. The event is called at
+        multiples of it, and at the last step; `on_step_boundary` also when training pauses or stops on a signal, and
+        after a hook has set `trainer.state.needs_boundary`."""
         return 1
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Model, optimizer and loader are built; nothing is restored yet. The place to change them."""
+        """Model, optimizer and loader are built, and nothing is restored yet. Change them here."""
 
     def on_restore(self, trainer: TrainerView) -> None:
-        """Load a checkpoint: model, optimizer, counters. For the hook that saves them."""
+        """Load a checkpoint: model, optimizer, counters. Only the hook that saves checkpoints needs it."""
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        """Model and counters are those that training starts with; hooks have not got their own state back yet."""
+        """Model and counters are restored; the state of the hooks is not yet."""
 
     def on_ready(self, trainer: TrainerView) -> None:
         """Everything is restored; the first step comes next."""
 
     def on_epoch_start(self, trainer: TrainerView) -> None:
-        """`trainer.step` takes the first samples of a pass over the training data, if these have a length."""
+        """`trainer.step` takes the first samples of a pass over the training data. Only for data with a length."""
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
-        """After every hook's `on_after_step`, at the step that took the last samples of a pass."""
+        """After every hook's `on_after_step`, at the step that takes the last samples of a pass."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        """`trainer.step` is the step about to be made."""
+        """`trainer.step` is the step that is about to run."""
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        """A micro-batch, on the device, whose forward pass comes next. A closure's repeated passes call it again."""
+        """A micro-batch, on the device, before its forward pass. The repeated passes of a closure call it again."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Once a step: gradients are complete, unscaled and not clipped yet."""
+        """Once a step: gradients are complete, unscaled, and not yet clipped."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        """`trainer.step_info` is that of the step."""
+        """After the update; `trainer.step_info` describes the step."""
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """After every hook's `on_after_step`: the state of a completed step, which nothing else will change."""
+        """After every hook's `on_after_step`: the step is complete, and its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
-        """The validation set is about to be evaluated. The place to change the weights for it."""
+        """The validation set is about to be evaluated. Change the weights for it here."""
 
     def on_evaluation_end(self, trainer: TrainerView) -> None:
         """The evaluation is over, or a signal has ended it; its metrics are not logged yet."""
 
     def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
-        """A checkpoint is durable. Training learns of an asynchronous save before the next one and at its end."""
+        """A checkpoint is durable. After an asynchronous save: called before the next save, or when training ends."""
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        """Training fails with this exception, on this rank at least; `on_close` comes next."""
+        """Training fails with this exception, at least on this rank; `on_close` comes next."""
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        """Training reached its end; not called when it was stopped or failed."""
+        """Training reached its end. Not called if it was stopped or failed."""
 
     def on_close(self, trainer: TrainerView) -> None:
-        """Training ended, in whatever way: close files and threads."""
+        """Training ended in any way: close files and threads."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of numbers at `trainer.step`."""
+        """Nested records of numbers are logged at `trainer.step`. `dry_run`: only describe what would be written."""
 
     def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """The name of `on_log` in trainloop 0.11; called where a hook overrides this one."""
+        """The name of `on_log` in trainloop 0.11; called instead of it if a hook overrides this one."""
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of images: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
+        """Nested records of images: PIL images, arrays [H, W, C] or tensors [C, H, W]."""
 
     def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of tensors or arrays, whose values are counted in bins."""
+        """Nested records of tensors or arrays, whose values are to be counted in bins."""
 
     def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
-        """Tensors as large as the model's, by a name that no other hook uses. Each rank stores its own piece, so that
-        they fit any strategy and number of ranks; whatever else must survive goes into `on_state_dict`."""
+        """Tensors with the shapes of the model's, by names that no other hook uses. Each rank stores its own pieces, so
+        they can be restored under any strategy and number of ranks. All other state goes into `on_state_dict`."""
         return {}
 
     def load_tensors(self, trainer: TrainerView, saved: Saved) -> None:
-        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`; called again if a checkpoint
+        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`, and again if the checkpoint
         turns out to be damaged and an older one is read."""
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Add what must survive, under any key: numbers, strings, tensors, and containers of them.
+        """Add the state that a resume needs, under any key: numbers, strings, tensors, and containers of them.
 
         `state_dict` has the keys `model` (the model's tensors by name) and `training_state` (counters, scheduler,
         scaler, position in the data).
         """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Take it back, beside `model` and `training_state`. Called after every hook's `on_before_train`; not called if
-        the checkpoint was written without this hook."""
+        """Restore that state; `state_dict` also has `model` and `training_state`. Called after every hook's
+        `on_before_train`; not called if the checkpoint was written without this hook."""
 
 
 def overrides(hook: BaseHook, event: str) -> bool:
-    """Whether a hook does something on an event, by its class or by a function set on the instance."""
+    """Whether a hook handles an event, by a method of its class or a function set on the instance."""
     return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

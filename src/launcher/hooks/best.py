@@ -12,16 +12,16 @@ from launcher.run import ranks
 
 
 class Best:
-    """Keeps the best value of a metric. What follows from it steers training, so all ranks must decide alike: `update`
-    takes no value, it looks at the one that `observe` got from rank 0.
+    """Keeps the best value of a metric. It steers training, so all ranks must decide alike: `observe` takes rank 0's
+    value, and `update` uses that one.
 
     Args:
         metric: its logged name, like `val/loss`.
         mode: whether less or more is better; auto: by the metric's name.
         min_delta: improvements smaller than this do not count.
-        keys: of `metric` and `mode` in the configuration, for messages.
+        keys: the keys of `metric` and `mode` in the configuration, for messages.
     Raises:
-        ConfigError: `mode` is auto, and the name does not say what is better.
+        ConfigError: `mode` is auto, and the name does not show whether less or more is better.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Best:
         self.mode = direction(metric) if mode == "auto" else mode
         if self.mode is None:
             raise ConfigError(
-                f"{keys[0]}={metric}: the name does not tell whether less or more is better; set {keys[1]}=min or "
+                f"{keys[0]}={metric}: the name does not show whether less or more is better; set {keys[1]}=min or "
                 f"{keys[1]}=max."
             )
         self.value: float | None = None
@@ -43,10 +43,10 @@ class Best:
         self.latest: float | None = None
         self._was_logged = False
         self._logged: dict[str, list[str]] = {}
-        """The names that were logged, by group, until the metric is among them."""
+        """The logged names by group, collected until the metric is among them."""
 
     def observe(self, records: Mapping[str, Any]) -> bool:
-        """Take note of what is logged. All ranks must call it for the same groups of records (`val`, `train`).
+        """Look for the metric in logged records. All ranks must call it for the same groups (`val`, `train`).
 
         Returns:
             Whether the metric is among them; the same on all ranks.
@@ -64,7 +64,7 @@ class Best:
         return self.latest is not None
 
     def update(self, step: int) -> bool:
-        """Whether the observed value is better than all before. NaN and infinity never are."""
+        """Whether the observed value is the best so far; then it is kept. NaN and infinity never are."""
         if self.latest is None or not math.isfinite(self.latest):
             return False
         gain = math.inf if self.value is None else (self.value - self.latest) * (1 if self.mode == "min" else -1)
@@ -77,7 +77,7 @@ class Best:
         """At a step boundary, when all hooks have logged: the first evaluation must have the metric.
 
         Raises:
-            ConfigError: it does not have it, or the metric's group is a misspelt one.
+            ConfigError: it does not have it, or the metric's group is misspelt.
         """
         if self._was_logged or not self._logged:
             return

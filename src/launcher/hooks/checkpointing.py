@@ -1,4 +1,4 @@
-"""When to save, what to keep, and from what to resume: the checkpoint package knows how."""
+"""When to save, what to keep, and what to resume from. How is in the checkpoint package."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):
-    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and where a metric is best.
+    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and when a metric is best.
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`).
@@ -36,7 +36,7 @@ class CheckpointingHook(BaseHook):
         keep_interval: also save at every multiple of this step, and never delete those; 0: none.
         keep_steps: also save at these steps, and never delete those.
         path: relative to the workspace. With a scheme (s3://bucket/folder) it is a remote copy of `checkpoints`: each
-            checkpoint is copied there, and the newest is fetched where it is missing here.
+            checkpoint is copied there, and the newest is fetched if it is missing here.
         load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
             "never": refuse to start if there is one; None: do not look; else "best", a step, or the folder of a
             checkpoint: roll back to it, once, and set later checkpoints aside.
@@ -51,7 +51,7 @@ class CheckpointingHook(BaseHook):
         best_mode: whether less or more is better; auto: by the metric's name.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal, or a scheme that fsspec does not have, or needs another package for.
+        ConfigError: an unknown signal; a scheme that fsspec does not have, or whose package is not installed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CheckpointingHook(BaseHook):
         self.texts: dict[str, str] = {}
         self._handlers: dict[int, Any] = {}
         self._branched_from: str | None = None
-        """The checkpoint that `load` named at this or an earlier start: it is part of each checkpoint that follows."""
+        """The checkpoint that `load` named at this or an earlier start. Stored in each checkpoint that follows."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = -1
         self._improved = self._is_postponed = False
@@ -120,7 +120,7 @@ class CheckpointingHook(BaseHook):
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         self._branched_from = self.resuming.requested or state_dict.get("checkpointing", {}).get("resumed_from")
-        is_fork = self.resuming.is_fork  # its best checkpoint is that of another run
+        is_fork = self.resuming.is_fork  # the checkpoint's best value belongs to another run
         if self.best is not None and not is_fork and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()
@@ -168,7 +168,7 @@ class CheckpointingHook(BaseHook):
         return at_interval or self.retention.is_permanent(trainer.step) or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
-        """A state whose gradient is not finite may be broken: it must not replace the last good checkpoint."""
+        """Save, unless the gradient was not finite: a broken state must not replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if self._is_postponed:
             trainer.state.needs_boundary = True
@@ -274,7 +274,7 @@ class CheckpointingHook(BaseHook):
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:
-    """One or several signals, given as `signal.Signals`, names (`SIGUSR1`, `USR1`) or numbers.
+    """One or several signals as a list; each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a number.
 
     Raises:
         ConfigError: there is no such signal, or it cannot be handled.

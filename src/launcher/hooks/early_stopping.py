@@ -1,4 +1,4 @@
-"""End training when a metric has stopped getting better."""
+"""Ends training when a metric no longer improves."""
 
 from typing import Any, Literal
 

@@ -16,24 +16,24 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
 class EmaHook(BaseHook):
-    """After an update, average = decay * average + (1 - decay) * weights (Polyak and Juditsky 1992; as torch's
-    `AveragedModel`, the first update copies the weights).
+    """After each step, average = decay * average + (1 - decay) * weights (Polyak and Juditsky 1992). The first update
+    copies the weights, as in torch's `AveragedModel`.
 
-    The averages are of the parameters that are trained when training starts. They are sharded as the weights are, in
-    float32 where the weights are 16-bit, and part of each checkpoint.
+    The averages cover the parameters that are trainable when training starts. They are sharded like the weights, in
+    float32 if the weights have 16 bits, and are part of each checkpoint.
 
     Args:
-        decay: per optimizer step; several keep an average each.
-        use_buffers: also average floating-point buffers. Otherwise the model's present ones belong to an average.
-        name: of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
+        decay: per optimizer step; each of several decays has its own average.
+        use_buffers: also average floating-point buffers. Otherwise an average goes with the model's present buffers.
+        name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
         interval: steps between updates; the decay of an update is then decay^interval.
-        warmup: update n is made with a decay of at most (1 + n) / (warmup + n), so that the first weights are soon
-            forgotten; 0: no warm-up.
+        warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the first weights are soon forgotten; 0:
+            no warm-up.
         device: where the averages are kept, such as cpu; None: where the weights are.
-        evaluate: evaluate the average of the first decay in place of the weights; `val/` metrics, the best checkpoint
-            and early stopping are then of the average.
+        evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics, the best checkpoint
+            and early stopping then use the average.
     Raises:
-        ConfigError: `decay` has no value, one twice, or one that is not between 0 and 1.
+        ConfigError: `decay` is empty, has a value twice, or one that is not between 0 and 1.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class EmaHook(BaseHook):
             )
 
     def _prepare(self, trainer: TrainerView) -> None:
-        """Allocate, once: after every hook's `on_start`, which may change the model."""
+        """Allocate the averages, once, and after every hook's `on_start`, which may change the model."""
         if self._weights:
             return
         self._model = trainer.model
@@ -92,7 +92,7 @@ class EmaHook(BaseHook):
         }
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        """Averages that no checkpoint had start from the present weights."""
+        """Averages that were not restored start from the present weights."""
         self._prepare(trainer)
         for name, companion in self.state_tensors(trainer).items():
             if name not in self._restored:
@@ -124,7 +124,7 @@ class EmaHook(BaseHook):
             get_ema_multi_avg_fn(decays[decay])(averages, same, 0)
 
     def _settle(self) -> None:
-        """Complete an update whose weights were being copied to the host."""
+        """Complete an update whose weights are being copied to the host."""
         if self._staging is not None and (pending := self._staging.take()) is not None:
             self._average(*pending)
 
@@ -134,7 +134,7 @@ class EmaHook(BaseHook):
         if not self.evaluate:
             return
         if trainer.step > 0:
-            self.on_after_step(trainer)  # which may not have been called yet in this step
+            self.on_after_step(trainer)  # this hook may come after the one that evaluates
         self._settle()
         weights = [local(tensor) for tensor in self._weights.values()]
         self._kept = [weight.clone() for weight in weights]
@@ -203,8 +203,8 @@ EMAHook = EmaHook
 
 
 class _Staging:
-    """The weights on their way to the host: the copy is queued behind the step that computed them, and training does
-    not wait for it."""
+    """Copies the weights to the host. The copy is queued behind the step that computed them; training does not wait for
+    it."""
 
     def __init__(self, pieces: list[torch.Tensor], device: torch.device):
         self._pieces = pieces
@@ -231,7 +231,7 @@ class _Staging:
 
 
 def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, torch.Tensor]:
-    """The parameters that are trained, and perhaps the persistent buffers, of floating point, by name."""
+    """The floating-point parameters that are trained, and with `use_buffers` the persistent buffers, by name."""
     trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
     buffers = {name for name, _ in unwrap(model).named_buffers()} if use_buffers else set()
     tensors = model_tensors(model).items()
@@ -239,7 +239,7 @@ def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, tor
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """A 16-bit average would not change by a thousandth of a difference."""
+    """The dtype of an average: 16 bits would round away a thousandth of a difference."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 

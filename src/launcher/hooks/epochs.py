@@ -1,4 +1,4 @@
-"""A line at the end of each epoch."""
+"""Logs a line at the end of each epoch."""
 
 from typing import Any
 

@@ -30,10 +30,10 @@ class EvaluationHook(BaseHook):
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`); 0: at the last step only.
-        loader: returns an iterable of this rank's held-out batches, or None if nothing is held out; several by name.
-            None: the run's.
-        max_samples: use the first of the run's validation set, this many over all ranks; None: all of it.
-        at_start: also before the first step.
+        loader: returns an iterable of this rank's validation batches, or None if there are none; or several such
+            functions by name. None: the run's own.
+        max_samples: use the first n samples of the run's validation set, over all ranks; None: all.
+        at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits` and `targets` that
             forward records in evaluation.
     Raises:
@@ -63,7 +63,7 @@ class EvaluationHook(BaseHook):
             self.loader = {"": unnamed} | {name: partial(unnamed, name=name) for name in context.val_names}
 
     def open(self) -> bool:
-        """Make the loaders; whether anything is held out."""
+        """Make the loaders. Returns whether there is a validation set."""
         loaders = self.loader if isinstance(self.loader, Mapping) else {"": self.loader}
         made = {name: loader() for name, loader in loaders.items() if loader is not None}
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
@@ -71,7 +71,7 @@ class EvaluationHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         if not self.open():
-            trainer.logger.info("Nothing is held out: there are no val/ metrics.")
+            trainer.logger.info("There is no validation set, so there are no val/ metrics.")
         missed = trainer.step > 0 and self._is_due(trainer)
         if missed or (trainer.step == 0 and self.at_start):
             self._evaluate(trainer)
@@ -111,7 +111,7 @@ class EvaluationHook(BaseHook):
                 self._report_non_finite(trainer, key, flat[key])
 
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
-        """The metrics of each loader, nested under its name; None: a signal ended it on some rank."""
+        """The metrics of each loader, nested under its name; None: a signal came on some rank."""
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets
@@ -147,16 +147,16 @@ def evaluate(
     num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
     metrics: Metrics | None = None,
 ) -> dict[str, Any] | None:
-    """Means of loss and records over the samples of all ranks' batches, by flat name. A record that some batches do not
-    have is a mean over the samples of those that do. For a language model also `perplexity`, exp(loss).
+    """Means of loss and records over the samples of all ranks' batches, by flat name. If only some batches have a
+    record, its mean is over their samples. For a language model also `perplexity`, exp(loss).
 
     Args:
-        num_targets: of a batch; the means are over targets instead of samples where it is not None.
-        metrics: after their `reset`.
+        num_targets: returns the number of targets of a batch; the means are then over targets. None: over samples.
+        metrics: already reset.
     Returns:
-        None: a signal ended it on some rank.
+        None: a signal came on some rank.
     Raises:
-        ValueError: `forward` gave no loss, or there was no batch.
+        ValueError: `forward` returned no loss, or there was no batch.
     """
     was_training = model.training
     model.eval()
@@ -177,7 +177,7 @@ def evaluate(
                 for name, value in flatten({"loss": loss, **records}).items():
                     if value is None:
                         continue
-                    # double: a float32 sum over many batches would lose what tells two checkpoints apart
+                    # double: a float32 sum over many batches would lose the small difference between two checkpoints
                     value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
                     sums[name] = sums.get(name, 0.0) + value * size
                     samples[name] = samples.get(name, 0) + size
@@ -189,7 +189,7 @@ def evaluate(
     parts = {name: [part[name] for part in totals if name in part] for name in dict.fromkeys(chain(*totals))}
     counts = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
     if not counts.get("loss"):
-        raise ValueError("No held-out batch has a loss, or a target.")
+        raise ValueError("No validation batch has a loss or a target.")
     means = {
         name: sum(total for total, _ in of_ranks) / counts[name] for name, of_ranks in parts.items() if counts[name]
     }
@@ -202,13 +202,13 @@ _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
 def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated, without counting,
-    while other ranks have more: all ranks make the same number of forward passes, which may be collective, and leave
+    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated without counting
+    while other ranks have more. So all ranks make the same number of forward passes, which may be collective, and stop
     together on a signal.
 
     Raises:
         signals.Interrupted: some rank has received a signal.
-        ValueError: some rank has no batch at all, while others have.
+        ValueError: some rank has no batch at all, but others have.
     """
     source, last, has_any = iter(batches), None, False
     while True:
@@ -220,7 +220,7 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
             return
         if highest == _EMPTY:
-            raise ValueError("Some rank has no held-out batch: there are fewer batches than ranks.")
+            raise ValueError("Some rank has no validation batch: there are fewer batches than ranks.")
         if batch is not None:
             last, has_any = batch, True
         yield last, batch is not None

@@ -1,4 +1,4 @@
-"""Floating-point operations: of a model, counted; of a device, by its data sheet."""
+"""Floating-point operations: of a model, by counting; of a device, by its data sheet."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
 def peak_tflops(device_name: str, precision: str) -> float | None:
     """
     Args:
-        device_name: as `torch.cuda.get_device_name` gives it.
+        device_name: as `torch.cuda.get_device_name` returns it.
         precision: fp32, tf32, bf16 or fp16.
     Returns:
         None: the device is not in the table, or does not compute in this precision.
@@ -53,10 +53,10 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 def forward_flops(trainer: TrainerView, batch: Any) -> int:
     """Operations of matrix products, convolutions and attention in a forward pass over a batch; a multiplication and an
-    addition are two. All ranks call it. Nothing of the training changes: it is a pass as in evaluation."""
+    addition count as two. All ranks must call it. Training does not change: this is a pass as in evaluation."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # torch's own table lacks it
+    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # missing in torch's own table
     model, was_training = trainer.model, trainer.model.training
     model.eval()
     try:
@@ -79,5 +79,5 @@ def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Compiled code shows no single operations, and calls no hooks of modules."""
+    """Run without compiled code, whose operations cannot be counted, and which does not call the hooks of modules."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

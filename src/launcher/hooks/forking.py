@@ -27,9 +27,9 @@ class Fork:
     Args:
         source: `<run id>/<step>`, or the folder of a checkpoint.
         outputs: the folder of the runs.
-        without: what of the checkpoint is not taken: `optimizer` (its moments), `data` (the position).
-        config: this run's configuration, resolved. An optimizer or a schedule that differs from the checkpoint's is
-            this run's, at the checkpoint's step.
+        without: parts of the checkpoint that are not loaded: `optimizer` (its moments), `data` (the position).
+        config: this run's resolved configuration. If its optimizer or schedule differs from the checkpoint's, this
+            run's settings are used, from the checkpoint's step on.
     """
 
     source: str
@@ -48,7 +48,7 @@ class Fork:
         return find_checkpoint(path.parent, path, KEY, hashes=False)
 
     def restore(self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None) -> None:
-        """Load what is taken of the checkpoint.
+        """Load the checkpoint, without the parts in `without`.
 
         Raises:
             ConfigError: this run's optimizer cannot take the state of the checkpoint's.
@@ -88,7 +88,7 @@ class Fork:
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
-    """The position of this rank's data loader, where each rank has stored one; else that of rank 0."""
+    """The position of this rank's data loader, if each rank has stored its own; else that of rank 0."""
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
@@ -107,9 +107,9 @@ def _target(node: Any) -> str:
 def _set_groups(
     trainer: TrainerView, own_groups: list[Settings], own_schedule: Settings | None, saved: Settings | None
 ) -> None:
-    """Give the parameter groups this run's own settings, at the place of the schedule.
+    """Give the parameter groups this run's own settings, with the learning rate that the schedule has at this step.
 
-    The rate of a schedule that is not a function of the step is the saved one, scaled to the group's new full rate.
+    For a schedule that is not a function of the step, the saved rate is scaled to the group's new full rate.
     """
     scheduler = trainer.lr_scheduler
     for index, (group, own) in enumerate(zip(trainer.optimizer.param_groups, own_groups, strict=True)):

@@ -1,4 +1,4 @@
-"""Norms of the gradients by block."""
+"""Logs the norms of gradients by block."""
 
 import torch
 from torch import nn
@@ -13,12 +13,12 @@ from launcher.types import PositiveInt
 class GradientsHook(BaseHook):
     """Logs `gradients/<block>`: 2-norms before clipping, over all ranks.
 
-    A block is a numbered part of the model, with its name up to the first number (`blocks.3`); other parameters belong
-    to the part at the top (`embedding`).
+    A block is a numbered part of the model, named up to its first number (`blocks.3`). Other parameters belong to their
+    top-level module (`embedding`).
 
     Args:
         interval: steps between two logged lines.
-        depth: parts of a name that make a block; None: up to the first number.
+        depth: how many parts of a parameter's name make the block; None: up to the first number.
     """
 
     def __init__(self, interval: PositiveInt = 10, depth: PositiveInt | None = None):

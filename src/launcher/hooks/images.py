@@ -1,4 +1,4 @@
-"""Logged images as files of a chosen format, under the names that trainloop gives them."""
+"""Writes logged images as files of a chosen format, with the file names of trainloop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +13,11 @@ FOLDER = "visualizations"
 
 
 class ImageFileLoggerHook(BaseHook):
-    """Writes what `trainer.log_images` gets to `visualizations/<step>/<key>.<format>` in the workspace, on rank 0.
+    """Writes the images of `trainer.log_images` to `visualizations/<step>/<key>.<format>` in the workspace, on rank 0.
 
     Args:
-        image_format: the file's extension, from which pillow takes the format; or a function that gives it for the last
-            part of a key.
+        image_format: the file's extension, which determines the format; or a function that returns it for the last part
+            of a key.
     """
 
     def __init__(self, image_format: str | Callable[[str], str] = "png"):

@@ -1,4 +1,4 @@
-"""Start a run from the weights of another, at step 0."""
+"""Starts a run at step 0 from the weights of another."""
 
 import json
 from collections.abc import Iterable
@@ -26,8 +26,8 @@ class InitFromHook(BaseHook):
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest checkpoint) or of a
             Hugging Face model (its safetensors files), or a run's id.
-        outputs: the folder of the runs, to find one by id.
-        strict: every tensor must match; otherwise those that do not are reported.
+        outputs: the folder of the runs, to find a run by its id.
+        strict: every tensor must match; False: those that do not are only reported.
     """
 
     def __init__(self, source: Path, outputs: Path = Path("outputs"), strict: bool = True):
@@ -56,8 +56,8 @@ class InitFromHook(BaseHook):
 class Renamed:
     """Stored weights under the model's own names.
 
-    Names in a file may lack a prefix of the model (`model.` around a Hugging Face model, `transformer.` around its
-    body), or have one more. The prefix under which most names fit is used.
+    Compared with the model's names, those in a file may lack a prefix or have an extra one (`model.` of a wrapper,
+    `transformer.` of a Hugging Face model's body). The prefix that makes most names fit is added or removed.
 
     Raises:
         ConfigError: no name fits.
@@ -67,11 +67,11 @@ class Renamed:
         self.reader, self.path, self.meta = reader, reader.path, reader.meta
         wanted, stored = set(names), reader.names()
         if any(name.startswith(MODEL) for name in stored):
-            stored = [name for name in stored if name.startswith(MODEL)]  # of a checkpoint: no optimizer
+            stored = [name for name in stored if name.startswith(MODEL)]  # a checkpoint: without its optimizer
         plain = {name.removeprefix(MODEL): name for name in stored}
         ways = [("", ""), *(("", more) for more in _prefixes(wanted)), *((less, "") for less in _prefixes(plain))]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
-        best = max(ways, key=lambda way: fits[way])  # of equals the first, which changes least
+        best = max(ways, key=lambda way: fits[way])  # in a tie the first, which changes least
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
             raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model.")
@@ -117,7 +117,7 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         if files := _model_files(folder):
             return _read(source, files)
     raise ConfigError(
-        f"run.init_from={source}: no weights there; give a .safetensors file, the folder of a checkpoint, a run or a "
+        f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a checkpoint, a run or a "
         "Hugging Face model, or the id of a run."
     )
 

@@ -28,7 +28,7 @@ class Interval:
 
     @property
     def steps(self) -> int:
-        """It is due at multiples of this step alone; 1 where that is not known beforehand."""
+        """It is due only at multiples of this step; 1: they are not known in advance."""
         return 1 if self.epochs is not None else int(self.value) or 1 << 62
 
     def is_due(self, trainer: Any, step: int) -> bool:
@@ -40,13 +40,13 @@ class Interval:
             return bool(self.value) and step % int(self.value) == 0
         length = steps_per_epoch(trainer)
         if length is None:
-            raise ConfigError(f"{self.key}={self.value}: the training data have no length; give it in steps.")
+            raise ConfigError(f"{self.key}={self.value}: the training data have no length; set it in steps.")
         length *= self.epochs
         return step > 0 and step // length > (step - 1) // length
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
-    """Optimizer steps in a pass over the training data, seldom a whole number; None where they have no length."""
+    """Optimizer steps in a pass over the training data, usually a fraction; None: the data have no length."""
     loader = trainer.data_loader
     try:
         batches = loader.batches_per_epoch if hasattr(loader, "batches_per_epoch") else Fraction(len(loader))

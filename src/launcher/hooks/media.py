@@ -1,4 +1,4 @@
-"""Images and histograms of a run: `media.jsonl`, with a PNG file for each image in `images/<step>/`."""
+"""Writes the images and histograms of a run: `media.jsonl`, and a PNG file per image in `images/<step>/`."""
 
 import json
 import re
@@ -24,19 +24,19 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes what `trainer.log_images` and `trainer.log_histograms` get, on rank 0, under the rules of `metrics.jsonl`:
-    a row is written when the next step begins, the rows of the current step are part of the checkpoint, and a resume
-    drops the rows and images of later steps. A key that is logged twice in a step keeps its last value.
+    """Writes the images and histograms that are logged, on rank 0, under the rules of `metrics.jsonl`: a row is written
+    when the next step begins, the rows of the current step are part of the checkpoint, and a resume drops the rows and
+    images of later steps. If a key is logged twice in a step, the last value is kept.
 
     Args:
-        bins: of a histogram.
+        bins: the number of bins of a histogram.
     """
 
     def __init__(self, bins: int = 64, clock: Callable[[], float] = time.time):
         self.bins, self._clock = bins, clock
         self._folder = Path()
         self._rows: list[Row] = []
-        """Not in the file yet: those of the current step, and those that could not be written."""
+        """Rows that are not in the file yet: of the current step, or because they could not be written."""
         self._writes = True
         self._is_dirty = self._is_reported = False
         self._check_lock = RunContext().check_lock
@@ -131,14 +131,14 @@ class MediaHook(BaseHook):
 
 
 def remove_steps_after(folder: Path, step: int) -> None:
-    """Remove the folders of later steps, which a resumed run makes again."""
+    """Remove the folders of later steps, which a resumed run writes again."""
     for each in folder.iterdir() if folder.is_dir() else ():
         if each.name.isdecimal() and int(each.name) > step:
             shutil.rmtree(each, ignore_errors=True)
 
 
 def file_name(key: str) -> str:
-    """A key as a relative path: what a file name should not have becomes `_`, with a checksum of the part after it."""
+    """A key as a relative path. In a part with special characters, these become `_` and a checksum is added."""
     return "/".join(map(_part, key.split("/")))
 
 
@@ -154,7 +154,7 @@ def to_image(key: str, value: Any) -> Any:
 
     Raises:
         ConfigError: pillow is not installed.
-        ValueError: the value is no such image.
+        ValueError: the value is not such an image.
     """
     try:
         from PIL import Image
@@ -171,8 +171,8 @@ def to_image(key: str, value: Any) -> Any:
     if array is None or not array.size or not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4))):
         shape = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
         raise ValueError(
-            f"log_images {key}: {shape} is no image; pass a PIL image, a NumPy array [H, W] or [H, W, C], or a tensor "
-            "[H, W] or [C, H, W], with 1, 3 or 4 channels."
+            f"log_images {key}: {shape} is not an image; pass a PIL image, a NumPy array [H, W] or [H, W, C], or a "
+            "tensor [H, W] or [C, H, W], with 1, 3 or 4 channels."
         )
     if array.dtype == bool or array.dtype.kind == "f":
         array = np.rint(np.nan_to_num(array.astype(np.float64), posinf=1.0).clip(0, 1) * 255)
@@ -181,8 +181,8 @@ def to_image(key: str, value: Any) -> Any:
 
 
 def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
-    """Counts and edges of the finite values of an array, tensor or list; a pair (counts, edges) is kept as it is. No
-    counts: there is no finite value. All ranks call it: a sharded tensor is gathered.
+    """Counts and edges of the finite values of an array, tensor or list; empty lists if there are none. A pair (counts,
+    edges) is returned unchanged. All ranks must call it: a sharded tensor is gathered.
 
     Raises:
         ValueError: `value` has no numbers, or the pair does not fit.
@@ -190,7 +190,7 @@ def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
     if isinstance(value, tuple):
         counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])
         if len(edges) != len(counts) + 1:
-            raise ValueError(f"log_histograms {key}: a pair needs counts, and one edge more than counts.")
+            raise ValueError(f"log_histograms {key}: a pair needs counts, and one more edge than counts.")
         return counts, edges
     values = _on_host(value)
     if values.dtype.kind not in "buif":

@@ -1,4 +1,4 @@
-"""The peak of memory on each rank."""
+"""Logs the peak memory of each rank."""
 
 import resource
 import sys
@@ -13,11 +13,11 @@ GIB = 1024**3
 
 
 class MemoryHook(BaseHook):
-    """Sets `step_info["max_memory"]`, in GiB: progress and logging report it, the largest of all ranks where they sync.
-    Logs `memory/rank_<r>`, the peak of each rank since the previous line, and the peaks of the attempt at its end.
+    """Sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the largest).
+    Logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end the peaks of the attempt.
 
-    On CUDA it is the peak of allocated tensors within a step; on the CPU the peak resident set of the process so far;
-    on mps what the driver has allocated after the step.
+    On CUDA it is the peak of allocated tensors within a step; on the CPU, the peak resident set of the process so far;
+    on mps, the memory that the driver has allocated after the step.
 
     Args:
         interval: steps between two logged lines.

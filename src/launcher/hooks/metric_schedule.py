@@ -1,4 +1,4 @@
-"""Moves a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
+"""Steps a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics, or of objects with the same `reset`, `update` and `compute`, in an evaluation."""
+"""Metrics of an evaluation: of torchmetrics, or objects with the same `reset`, `update` and `compute`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +9,16 @@ from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 
 OUTPUTS = ("logits", "targets")
-"""The records of a forward pass in evaluation from which metrics are computed; they are not logged."""
+"""The records of a forward pass from which metrics are computed in evaluation. They are not logged."""
 
 
 class Metrics:
-    """Metrics by name. torchmetrics combines the ranks' states itself, whatever their numbers of batches.
+    """Metrics by name. torchmetrics itself combines the states of the ranks, for any number of batches.
 
     Args:
         metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.
     Raises:
-        ConfigError: one has no such methods.
+        ConfigError: an object lacks these methods.
     """
 
     def __init__(self, metrics: Mapping[str, Any]):
@@ -26,7 +26,7 @@ class Metrics:
         for name, metric in self.metrics.items():
             if not all(callable(getattr(metric, method, None)) for method in ("reset", "update", "compute")):
                 raise ConfigError(
-                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is no metric; e.g. "
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric; e.g. "
                     f"hooks.evaluation.metrics.{name}._target_=torchmetrics.F1Score, of the package torchmetrics "
                     "(pip install 'torch-launcher[metrics]')."
                 )
@@ -65,10 +65,11 @@ class Metrics:
 
 
 def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What metrics get. Classes: probabilities [N, classes] and targets [N], without those that are ignored (-100).
-    Integer targets of the logits' own shape: probabilities of yes. Other targets (regression): both as they are.
+    """The arguments of metrics. Classification: probabilities [N, classes] and targets [N], without ignored targets
+    (-100). Integer targets with the shape of the logits (yes or no): probabilities of yes. Other targets (regression):
+    both unchanged.
 
-    Probabilities, since torchmetrics takes logits that happen to be between 0 and 1 for probabilities.
+    These are probabilities because torchmetrics takes logits between 0 and 1 for probabilities.
     """
     if targets.is_floating_point():
         return logits.float(), targets

@@ -1,4 +1,4 @@
-"""Which module is the first to compute what is not finite."""
+"""Finds the first module with an output or gradient that is not finite."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -24,10 +24,10 @@ class NanReportHook(BaseHook):
     """When an update is skipped because its gradient is not finite, the passes over its batches are repeated, and the
     first place that is not finite is logged for each rank: a batch, a weight, a module's output, or a gradient.
 
-    Until that happens it costs a reference to the batches of two steps. Repeating changes nothing of the training.
+    Until then, it only keeps references to the batches of two steps. Repeating them does not change training.
 
     Args:
-        max_reports: in an attempt.
+        max_reports: at most this many reports per attempt.
     """
 
     def __init__(self, max_reports: PositiveInt = 3):
@@ -59,7 +59,7 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
-        """Whether a loss scaler was too high, which is how it finds its scale."""
+        """Whether the loss scale was only too high: that is how a scaler finds its scale."""
         is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
         return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
 
@@ -79,7 +79,7 @@ class NanReportHook(BaseHook):
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
-        """What is first not finite on this rank; None: nothing. All ranks make the same passes."""
+        """A sentence on the first value that is not finite on this rank, or None. All ranks make the same passes."""
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)
         with _unchanged(model), uncompiled():
@@ -108,7 +108,7 @@ class NanReportHook(BaseHook):
 
 @contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Random state and buffers are restored."""
+    """Restore random state and buffers at the end."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with isolated_rng():
         try:

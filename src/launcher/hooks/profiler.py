@@ -1,4 +1,4 @@
-"""A trace of some steps by torch's profiler."""
+"""Traces some steps with torch's profiler."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ class ProfilerHook(BaseHook):
     operations.
 
     Args:
-        start: steps of this attempt before the first that is recorded.
-        steps: recorded steps.
+        start: skip this many steps of each attempt first.
+        steps: record this many steps.
         ranks: which ranks record.
-        record_shapes: of the operations' inputs.
-        profile_memory: allocations.
-        with_stack: the source lines of the operations.
-        path: of the folder, relative to the workspace.
+        record_shapes: record the shapes of the operations' inputs.
+        profile_memory: record memory allocations.
+        with_stack: record the source lines of the operations.
+        path: the folder, relative to the workspace.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Updates `run.json` while training, and reports what has changed since the previous attempt."""
+"""Updates `run.json` during training, and reports what has changed since the checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from launcher.run.record_format import read_record
 class RecordHook(BaseHook):
     """
     Args:
-        record: None on ranks that write none.
+        record: None on ranks other than 0.
         config: the current resolved configuration, as a plain dict.
         code: the current git state and versions.
     """
@@ -34,7 +34,7 @@ class RecordHook(BaseHook):
             trainer.logger.warning("Changed since the checkpoint: %s", sentence)
         if not is_fork and any(sentence.startswith("optimizer.") for sentence in changes):
             trainer.logger.warning(
-                "The optimizer keeps the checkpoint's values. To train on with others: python -m launcher.runs fork."
+                "The optimizer keeps the checkpoint's values. To change them: python -m launcher.runs fork."
             )
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:

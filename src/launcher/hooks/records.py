@@ -1,4 +1,4 @@
-"""Nested records: dicts of numbers within dicts; batches: tensors within lists, tuples, sets and dicts."""
+"""Nested records (dicts of numbers and dicts) and batches (tensors in lists, tuples, sets and dicts)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import torch
 
 
 def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
-    """Apply `f` to every tensor in lists, tuples (named ones too), sets and dicts; anything else stays as it is."""
+    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts; anything else is unchanged."""
     if isinstance(obj, torch.Tensor):
         return f(obj)
     if isinstance(obj, Mapping):
@@ -33,11 +33,11 @@ def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False) -> dict[str, Any]:
-    """The mean of each key of nested dicts, over those dicts that have it and not None.
+    """The mean of each key of nested dicts, over the dicts in which it is present and not None.
 
     Args:
-        exclude_nan: leave NaN out of the mean (this reads tensors, so it waits for the device); a key with no other
-            value is NaN.
+        exclude_nan: leave NaN out of the mean (which reads tensors, and so waits for the device). A key with only NaN
+            is NaN.
     """
     result: dict[str, Any] = {}
     keys = list(dict.fromkeys(key for records in list_of_dicts for key in records))
@@ -55,7 +55,7 @@ def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = 
 
 
 def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
-    """0-d tensors and NumPy scalars as python numbers, without what is None. Here the host waits for the device."""
+    """0-d tensors and NumPy scalars as Python numbers, without None. The host waits for the device here."""
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 
@@ -68,7 +68,7 @@ def to_number(value: Any) -> Any:
 
 
 def show(value: float, digits: int = 5) -> str:
-    """A number for reading, with this many significant digits, however small it is."""
+    """A number as text, with this many significant digits."""
     return f"{value:#.{digits}g}".rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""From which checkpoint a run resumes, and loading it: the same one on all ranks."""
+"""Chooses the checkpoint that a run resumes from, the same on all ranks, and loads it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ class Resuming:
 
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
-        fork: where the run starts if it has no checkpoint of its own; None: at step 0.
+        fork: what the run starts from if it has no checkpoint of its own; None: step 0.
     """
 
     def __init__(self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None):
@@ -31,13 +31,13 @@ class Resuming:
         self.is_fork = False
         """Whether this start is the first of a fork."""
         self.requested: str | None = None
-        """The checkpoint that `load` names, where this start is the first to resume from it."""
+        """The checkpoint that `load` names, if this is the first start to resume from it."""
 
     def restore(self, trainer: TrainerView) -> Path | None:
-        """Load the checkpoint that the run resumes from. Returns it; None: there is none, and the run starts at step 0.
+        """Load the checkpoint that the run resumes from, and return it. None: the run starts at step 0.
 
         Raises:
-            ConfigError: on every rank: there is no such checkpoint, it is damaged, or it does not fit.
+            ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank raises it.
         """
         checkpoint = self._agreed_choice(trainer)
         while checkpoint is not None and not self._restored(trainer, checkpoint):
@@ -57,10 +57,10 @@ class Resuming:
         return None if path is None else Path(path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Rank 0 acts, and all ranks get the result: a file system may show two ranks two different folders.
+        """Rank 0 calls `act`, and all ranks get its result: two ranks may see different contents of a shared folder.
 
         Raises:
-            ConfigError: on every rank, where rank 0 failed.
+            ConfigError: rank 0 failed. Every rank raises it.
         """
         result: tuple[Any, str | None] = (None, None)
         if trainer.strategy.ranks.is_main:
@@ -151,8 +151,8 @@ class Resuming:
             )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
-        """The checkpoint that was asked for; or the newest, if the run has been trained from it already. So a rollback
-        happens once, and the same command then resumes the branch."""
+        """The requested checkpoint; or the newest, if the run has already been trained on from the requested one. So a
+        rollback happens once, and the same command then resumes what followed."""
         request = request_name(self.store.root, which)
         if self.store.branched_from() == request and (newest := self._newest()) is not None:
             trainer.logger.info(

@@ -1,4 +1,4 @@
-"""Text that a language model writes while it is trained."""
+"""Logs text that a language model writes while it is trained."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,17 +25,17 @@ class SamplesHook(BaseHook):
     """Continues prompts at an interval and at the end; logs them, and writes `samples/step-<step>.txt`.
 
     The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random numbers come from a
-    generator of its own: training is not changed, and equal weights write equal text.
+    separate generator: training does not change, and equal weights write equal text.
 
     Args:
         prompts: one or several texts. If tokens are not bytes and there is no `encode`: token numbers, `17 4 99`.
         interval: in optimizer steps.
-        max_new_tokens: written for each prompt.
+        max_new_tokens: the number of tokens to write for each prompt.
         temperature: divides the scores; 0: always the most probable token.
         top_k: choose among this many tokens; None: all.
         seed: of the generator for the first prompt; each further prompt has the next number.
         encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
-        path: of the folder, relative to the workspace.
+        path: the folder, relative to the workspace.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SamplesHook(BaseHook):
             trainer.logger.error("%s could not be written: %s.", target, error.strerror)
 
     def _continue(self, trainer: TrainerView, number: int, prompt: list[int]) -> str:
-        """The prompt and what follows. All ranks compute the same."""
+        """The prompt and its continuation. All ranks compute the same."""
         tokens = list(prompt)
         generator = torch.Generator().manual_seed(self.seed + number)
         for _ in range(self.max_new_tokens):
@@ -111,7 +111,7 @@ class SamplesHook(BaseHook):
     def _encoded(self, prompt: str) -> list[int]:
         """
         Raises:
-            ConfigError: the prompt has no tokens, or others than the model.
+            ConfigError: the prompt has no tokens, or some that the model does not have.
         """
         try:
             if self.encode is not None:
@@ -125,7 +125,7 @@ class SamplesHook(BaseHook):
         if not tokens or not all(0 <= token < self._vocabulary for token in tokens):
             raise ConfigError(
                 f"hooks.samples.prompts={prompt!r}: must be one or several tokens from 0 to {self._vocabulary - 1}; "
-                "give their numbers, as in '17 4', or set hooks.samples.encode to a tokenizer's function."
+                "write their numbers, as in '17 4', or set hooks.samples.encode to a tokenizer's function."
             )
         return tokens
 
@@ -136,7 +136,7 @@ class SamplesHook(BaseHook):
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
-    """Scores of the token that follows [vocabulary], on the CPU. All ranks call it; the training is not changed."""
+    """Scores [vocabulary] of the next token, on the CPU. All ranks must call it. Training does not change."""
     model, was_training = trainer.model, trainer.model.training
     longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
@@ -151,9 +151,9 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
 
 @contextmanager
 def calls_logits(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's forward pass is its `logits`: wrappers that gather sharded weights still do so."""
+    """Inside, the model's forward pass is its `logits`, so that wrappers still gather sharded weights."""
     module: Any = unwrap(model)
-    own = vars(module).get("forward")  # set if the class's was replaced
+    own = vars(module).get("forward")  # set if the instance has its own
     module.forward = module.logits
     try:
         yield
@@ -164,10 +164,10 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
 
 
 def choose(scores: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
-    """A token by its scores [vocabulary]."""
+    """Choose a token by its scores [vocabulary]."""
     if temperature == 0:
         return int(scores.argmax())
     if top_k is not None and top_k < len(scores):
         scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
     probabilities = (scores / temperature).softmax(0)
-    return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))  # NaN: a broken model
+    return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))  # NaN: the model is broken

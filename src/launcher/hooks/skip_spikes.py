@@ -1,4 +1,4 @@
-"""Skip updates whose loss or gradient is an outlier."""
+"""Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
 from typing import Any
@@ -12,26 +12,26 @@ from launcher.run import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 STEADY = 1e-3
-"""The deviation counts as at least this share of the mean: values that hardly vary have no outliers."""
+"""The deviation is taken to be at least this share of the mean, so that nearly constant values have no outliers."""
 
 
 class SkipSpikesHook(BaseHook):
-    """Leaves an update out if its loss or gradient norm is more than `sigmas` standard deviations above the mean of the
-    last `window` accepted steps. The step counts: schedule, data and counters go on as usual.
+    """Skips an update if its loss or gradient norm is more than `sigmas` standard deviations above the mean of the last
+    `window` accepted steps. The step still counts: schedule, data and counters continue as usual.
 
-    The device decides, by values that all ranks share; the host waits for nothing. Logs `spikes/skipped`, the number
-    since the run began. Steps that are not finite are the trainer's own to skip, and no part of the window.
+    The device decides, by values that all ranks share, and the host does not wait for it. Logs `spikes/skipped`, the
+    number since the run began. The trainer itself skips steps that are not finite; they are not part of the window.
 
     Args:
         sigmas: see above.
-        window: accepted steps, by which the next one is judged.
-        warmup: accepted steps before the first is judged; at most `window`.
-        max_in_row: after this many skipped in a row the next step is accepted: this is no spike, but a new level.
+        window: the number of accepted steps by which the next one is judged.
+        warmup: the number of accepted steps before the first one is judged; at most `window`.
+        max_in_row: after this many skipped steps in a row the next one is accepted: it is a new level, not a spike.
         loss: judge the loss, as a mean over all ranks.
         grad_norm: judge the norm before clipping.
-        interval: steps between two lines, and looks at what the device decided.
+        interval: steps between two logged lines; what the device decided is read then.
     Raises:
-        ConfigError: nothing is judged, or `warmup` is more than `window`.
+        ConfigError: neither loss nor norm is judged, or `warmup` is more than `window`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SkipSpikesHook(BaseHook):
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Whether this step is a spike; takes it into the window if not. Every value stays on the device."""
+        """Whether this step is a spike; if not, it is added to the window. All values stay on the device."""
         self._to(norm.device)
         loss = ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float()) / ranks.world_size()
         present = torch.stack([loss, norm.float()])

@@ -1,4 +1,4 @@
-"""What hooks add to a checkpoint, each under its own name, and how they get it back."""
+"""The state that hooks add to a checkpoint, each under its own name, and restoring it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ SHARED = ("model", "training_state")
 
 
 def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each hook adds, by the hook's name.
+    """The state of each hook, by the hook's name.
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to which it may add.
 
@@ -45,10 +45,10 @@ def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[st
 def load_hook_states(
     trainer: TrainerView, states: dict[str, dict[str, Any]], shared: dict[str, Any], is_complete: bool = True
 ) -> None:
-    """Give each hook `shared`, the keys of hooks of other classes, and its own.
+    """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
 
     Args:
-        is_complete: `states` names every hook that saves; one that it does not name is new, and gets nothing.
+        is_complete: `states` has every hook that saves; a hook that is not in it is new, and gets nothing.
     """
     for name, hook in named(trainer.hooks):
         if is_complete and name not in states and overrides(hook, "on_state_dict"):
@@ -72,7 +72,7 @@ def hook_tensors(trainer: TrainerView) -> dict[str, Companion]:
 
 
 def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """What this rank writes of `hook_tensors`, and the places of the pieces."""
+    """The pieces of `hook_tensors` that this rank writes, and their places."""
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, Part] = {}
     for name, companion in hook_tensors(trainer).items():
@@ -110,7 +110,7 @@ class InMemory:
 def refuse_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
     """
     Raises:
-        ConfigError: the strategy has no tensors that a hook could read.
+        ConfigError: the strategy has no tensors that a hook can read.
     """
     if not trainer.strategy.has_plain_tensors:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Samples, tokens and model FLOPs per second."""
+"""Logs samples, tokens and model FLOPs per second."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ class ThroughputHook(BaseHook):
     """Logs `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers [B, T, ...]),
     `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its evaluations.
 
-    Model FLOPs of a step are three times those of a forward pass, counted once at the start of an attempt: a backward
-    pass has twice its products, and what is recomputed does not count (Chowdhery et al. 2022, appendix B,
+    Model FLOPs of a step are three times those of a forward pass, which are counted once per attempt: a backward pass
+    has twice as many products, and recomputed ones do not count (Chowdhery et al. 2022, appendix B,
     arXiv:2204.02311). MFU is their share of what the devices can do.
 
     Args:
         interval: steps between two logged lines.
-        flops: count them.
-        peak_tflops: of one device, in TFLOP/s; None: by a table of devices, which the log states. No entry: no MFU.
-        clock: seconds.
+        flops: count model FLOPs.
+        peak_tflops: of one device, in TFLOP/s; None: from a table of devices. It is logged; without it there is no MFU.
+        clock: returns seconds.
     """
 
     measures = True
@@ -39,7 +39,7 @@ class ThroughputHook(BaseHook):
         self.interval, self.flops, self.peak_tflops, self._clock = interval, flops, peak_tflops, clock
         self._batch: Any = None
         self._sizes: dict[str, float] = {}
-        """Of a sample: `tokens` and `flops`."""
+        """`tokens` and `flops` of a sample."""
         self._micro_batch = 0
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
@@ -65,9 +65,9 @@ class ThroughputHook(BaseHook):
         if self.flops:
             forward = forward_flops(trainer, batch)
             self._sizes["flops"] = 3 * forward / self._micro_batch
-            self._state_peak(trainer)
+            self._log_peak(trainer)
 
-    def _state_peak(self, trainer: TrainerView) -> None:
+    def _log_peak(self, trainer: TrainerView) -> None:
         name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
         precision = trainer.strategy.precision.name
         source = "hooks.throughput.peak_tflops"
@@ -86,7 +86,7 @@ class ThroughputHook(BaseHook):
             )  # fmt: skip
 
     def _now(self, trainer: TrainerView) -> float:
-        """The time when the device has done what it was given."""
+        """The time once the device has finished its work."""
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
         return self._clock()
@@ -120,7 +120,7 @@ class ThroughputHook(BaseHook):
 
 
 def num_tokens(batch: Any) -> int | None:
-    """Integers in the first tensor of a batch, if it is [B, T, ...]; None: these are no tokens."""
+    """The size of the first tensor of a batch, if it has integers [B, T, ...]; None: it has no tokens."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() if batch.dtype in (torch.int64, torch.int32) and batch.dim() > 1 else None
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()

@@ -1,4 +1,4 @@
-"""Stacks of all ranks when a step takes far longer than others."""
+"""Logs the stacks of all ranks when a step takes far longer than others."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from launcher.run import deadline, ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 COLLECT = 10.0
-"""Seconds that rank 0 waits for the stacks of the others."""
+"""Seconds that rank 0 waits for the stacks of the other ranks."""
 
 
 class WatchdogHook(BaseHook):
@@ -22,14 +22,14 @@ class WatchdogHook(BaseHook):
 
     Args:
         factor: times the median of the last `window` steps.
-        min_seconds: no step is reported before.
-        first_seconds: the limit until three steps are known, which include start-up and compilation.
-        window: steps.
-        abort: after the stacks, end all ranks with exit code 1, so that a scheduler restarts the run from its last
-            checkpoint; otherwise training may continue, and each step is reported once.
+        min_seconds: the limit is at least this.
+        first_seconds: the limit during the first three steps, which include start-up and compilation.
+        window: see `factor`.
+        abort: after logging the stacks, end all ranks with exit code 1, so that a scheduler restarts the run from its
+            last checkpoint; False: training may continue, and each step is reported once.
     """
 
-    measures = True  # so that it is the first to know that a step has ended
+    measures = True  # so that its `on_after_step` is called first
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class WatchdogHook(BaseHook):
         self.reports = 0
         self._durations: deque[float] = deque(maxlen=window)
         self._watched: tuple[int, float] | None = None
-        """The step under way, and when it began."""
+        """The current step, and when it began."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -123,7 +123,7 @@ class WatchdogHook(BaseHook):
             if _wait_for(f"{key}/{rank}", end - time.monotonic()):
                 trainer.logger.error("Stacks of rank %d:\n%s", rank, ranks.store().get(f"{key}/{rank}").decode())
             else:
-                trainer.logger.error("Rank %d does not answer: it has ended, or runs no Python.", rank)
+                trainer.logger.error("Rank %d does not answer: it has ended, or is not running Python code.", rank)
 
 
 def _can_exchange() -> bool:
@@ -147,7 +147,7 @@ def _wait_for(key: str, seconds: float) -> bool:
 
 
 def stacks() -> str:
-    """Where each thread of this process is, the main thread first."""
+    """The stack of each thread of this process, the main thread first."""
     frames: dict[int, Any] = sys._current_frames()
     own, main = threading.get_ident(), threading.main_thread().ident
     threads = sorted(threading.enumerate(), key=lambda thread: thread.ident != main)

@@ -1,1 +1,1 @@
-"""What `job=` chooses: one kind of work on a run a file."""
+"""What `job=` chooses: one file for each kind of work on a run."""

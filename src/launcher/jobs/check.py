@@ -1,4 +1,4 @@
-"""job=check: one batch through the real configuration, without writing a run."""
+"""job=check: runs one step of the real configuration, without writing a run."""
 
 import logging
 import math
@@ -106,7 +106,7 @@ class _Watch(BaseHook):
         logger.info("Loss %.5g%s, %.3f s for the step (the first one is slow).", loss, size, info["step_time"])
         if not math.isfinite(loss):
             self.faults.append(f"The loss is {loss}.")
-        elif norm is not None and not math.isfinite(norm) and not self.scales:  # a scaler looks for its scale so
+        elif norm is not None and not math.isfinite(norm) and not self.scales:  # that is how a scaler finds its scale
             self.faults.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 
@@ -122,9 +122,10 @@ def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.
 
 
 def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool) -> Iterator[str]:
-    """
+    """What is wrong with a tensor of a batch.
+
     Args:
-        is_last: the last tensor of a batch has its labels.
+        is_last: whether it is the batch's last tensor, which has the labels.
     """
     if not tensor.numel():
         yield f"{name} is empty."

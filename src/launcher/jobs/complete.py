@@ -1,4 +1,4 @@
-"""Whether a run is complete (or paused), and nothing more is asked of it. Imports no torch."""
+"""Whether a run is complete (or paused) and has nothing left to do. Imports no torch."""
 
 import logging
 from functools import cache
@@ -24,10 +24,10 @@ NEWEST = ("auto", "latest", "must")
 
 
 def nothing_to_do(config: DictConfig) -> bool:
-    """Whether the run is complete, and nothing more is asked of it.
+    """Whether the run is complete or paused, and the command asks for nothing more; then this is logged.
 
     Raises:
-        ConfigError: another process of this machine is on it. This is before the work of building; the lock decides.
+        ConfigError: another process of this machine is working on it. This saves building a trainer; the lock decides.
     """
     folder = RunFolder(config.run.dir)
     record = RunRecord(folder) if folder.record_path.exists() else None
@@ -49,7 +49,7 @@ def nothing_to_do(config: DictConfig) -> bool:
 
 
 def is_paused_there(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
-    """Whether a run is paused, and asked for no later step."""
+    """Whether a run is paused, and the command asks for no later step."""
     pause_at = config.trainer.get("pause_at")
     if record.state != "paused" or pause_at is None or str(config.run.resume) not in NEWEST:
         return False
@@ -57,7 +57,7 @@ def is_paused_there(config: DictConfig, folder: RunFolder, record: RunRecord) ->
 
 
 def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> bool:
-    """Whether a completed run is asked for more steps, or to resume from a checkpoint that it was not resumed from."""
+    """Whether the command asks a completed run for more steps, or for a rollback that it has not made yet."""
     if config.trainer.max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
     resume = str(config.run.resume)
@@ -72,12 +72,12 @@ def asks_for_more(config: DictConfig, folder: RunFolder, record: RunRecord) -> b
 
 @cache
 def _code() -> dict[str, Any]:
-    """The code that this process has imported. A repeated sweep asks for each of its runs."""
+    """The state of the code. Cached: a repeated sweep needs it for each of its runs."""
     return code_state(also=VERSIONED)
 
 
 def changes(config: DictConfig, folder: RunFolder) -> list[str]:
-    """What of configuration and code has changed since a run was completed, of all that can change its numbers."""
+    """Sentences for changes of configuration and code since a run was completed, if they can change its numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []

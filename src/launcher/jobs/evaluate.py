@@ -1,4 +1,4 @@
-"""job=evaluate: the metrics of a run's checkpoint on the data that it holds out."""
+"""job=evaluate: the metrics of a run's checkpoint on its validation set."""
 
 import json
 import sys
@@ -26,20 +26,20 @@ class EvaluateJob:
     """
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema`, or `ema/0.999` of several: the average that `hooks.ema` keeps; None: the weights themselves.
+        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
     """
 
     def __init__(self, checkpoint: str | int = "latest", weights: str | None = None):
         self.checkpoint, self.weights = checkpoint, weights
 
     def run(self, config: DictConfig) -> dict[str, float]:
-        """Prints a table of the metrics on a terminal; elsewhere one JSON line with the checkpoint, its step and the
-        metrics. Adds that line to the run's `evaluations.jsonl`.
+        """On a terminal, print a table of the metrics; elsewhere a JSON line with the checkpoint, its step and the
+        metrics. The line is also appended to the run's `evaluations.jsonl`.
 
-        The configuration is the checkpoint's, see `config_for`.
+        Uses the checkpoint's configuration, see `config_for`.
 
         Raises:
-            ConfigError: there is no such checkpoint, it is damaged, or its data hold nothing out.
+            ConfigError: there is no such checkpoint, it is damaged, or its data have no validation set.
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -56,7 +56,7 @@ class EvaluateJob:
         hook = _hook(trainer)
         hook.bind(trainer.context)
         if not hook.open():
-            raise ConfigError("job=evaluate: the data hold nothing out; set data.val_dataset or use other data.")
+            raise ConfigError("job=evaluate: the data have no validation set; set data.val_dataset or use other data.")
         metrics = hook.measure(trainer)
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
@@ -76,7 +76,7 @@ class EvaluateJob:
 
 
 def _hook(trainer: Trainer) -> EvaluationHook:
-    """The run's own, for its metrics and number of samples."""
+    """The run's own hook, with its metrics and number of samples; else a default one."""
     return next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
 
 

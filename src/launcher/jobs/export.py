@@ -1,4 +1,4 @@
-"""job=export: a run's weights for others, as `export/model.safetensors`."""
+"""job=export: writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes whole tensors by name, however they were sharded, and the checkpoint's configuration beside them.
+    """Writes whole tensors by name, however they were sharded, and beside them the checkpoint's configuration.
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema`, or `ema/0.999` of several: the average that `hooks.ema` keeps; None: the weights themselves.
+        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
         dtype: convert floating-point tensors; None: as they are.
         max_shard_size: a larger Hugging Face model is written in several files.
     """
@@ -59,11 +59,11 @@ class ExportJob:
 
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if not ranks.is_main:  # one process does it all
+        if not ranks.is_main:  # one process is enough
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
-        model = config_for(config, path).model  # refuses what contradicts
+        model = config_for(config, path).model  # refuses a command line that contradicts it
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         if self.weights is not None:
@@ -100,17 +100,17 @@ def write_model(
     extra: Mapping[str, Any] | None = None,
     max_shard_size: str = "5GB",
 ) -> tuple[Path, Any]:
-    """Write the weights; a model with `write_export` decides on the files.
+    """Write the weights. A model with `write_export` writes its own files.
 
     Args:
         model: the node `model` of the configuration, resolved.
         extra: the extra state of its modules, by their names.
     Returns:
-        The file, or the folder of several; and the node with which the model takes the written weights.
+        The file, or the folder of several files; and the node `model` that loads the written weights.
     """
     try:
         own = getattr(get_object(str(model.get("_target_"))), "write_export", None)
-    except (ImportError, ValueError):  # a class that is not installed here: its weights can be written all the same
+    except (ImportError, ValueError):  # the class is not installed here; its weights can still be written
         own = None
     target = folder / WEIGHTS
     if own is None:

@@ -18,15 +18,15 @@ from launcher.types import PositiveFloat, PositiveInt
 
 
 class LRFindJob:
-    """Trains on one process with a rate that grows from step to step, and suggests the one at which the loss falls
-    fastest. Writes `<folder>/<run name>-<run id>.json` and `.png`, and no run.
+    """Trains on one process with a learning rate that grows from step to step, and suggests the rate at which the loss
+    falls fastest. Writes `<folder>/<run name>-<run id>.json` and `.png`, and no run.
 
     Args:
-        start_lr, end_lr: the range.
+        start_lr, end_lr: the first and the last learning rate.
         num_iterations: optimizer steps.
         smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
-        divergence_threshold: stop where the average is more than this many times the least so far.
-        folder: for the two files.
+        divergence_threshold: stop when the average is more than this many times its minimum so far.
+        folder: where the two files are written.
     Raises:
         ConfigError: the range is empty.
     """
@@ -74,8 +74,8 @@ class LRFindJob:
 
 
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
-    """The same step on one process: what the ranks would have done is accumulated."""
-    os.environ["WORLD_SIZE"] = "1"  # the strategy sets itself up by it
+    """The configuration of the same step on one process, which accumulates the work of the ranks."""
+    os.environ["WORLD_SIZE"] = "1"  # the strategy reads it
     config = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[assignment]
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
     if config.trainer.micro_batch_size is None and config.data.batch_size % world_size == 0:

@@ -1,4 +1,4 @@
-"""The configuration of a job on a checkpoint: weights and model configuration belong together."""
+"""The configuration of a job that uses a checkpoint: its model's configuration must fit its weights."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
-"""Where and how the job runs: the command line decides. Everything else is the checkpoint's."""
+"""Keys of where and how the job runs, taken from the command line. All others are the checkpoint's."""
 FIXED = ("model", "experiment")
-"""What the command line must not contradict."""
+"""Keys of the checkpoint that the command line must not contradict."""
 
 
 def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
@@ -47,7 +47,7 @@ def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
 
 
 def explicit_overrides() -> list[tuple[str, Any]]:
-    """Key and value of what was given on the command line."""
+    """Key and value of each override on the command line."""
     if not HydraConfig.initialized():
         return []
     parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
@@ -55,7 +55,7 @@ def explicit_overrides() -> list[tuple[str, Any]]:
 
 
 def _is_same_choice(key: str, value: Any, now: Any, then: Any, checkpoint: Path) -> bool:
-    """Whether a group's option is the one that the run was made with: `model=mlp` says nothing of its sizes."""
+    """Whether a group's option is the one that the run used. `model=mlp` alone does not set its sizes."""
     if "." in key:
         return False
     try:

@@ -17,11 +17,11 @@ from launcher.train.composed import Trainer
 
 CURVE_WIDTH = 32
 PLACES = ("run.", "paths.", "hydra.", "hydra/")
-"""Overrides that say where a run is stored, or how Hydra works."""
+"""Prefixes of overrides that set where a run is stored, or how Hydra works."""
 
 
 def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
-    """What runs, on what, and with which settings."""
+    """What runs, on which device, and with which settings."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
     yield f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s}, {precision=!s}"
@@ -36,7 +36,7 @@ def device_name(device: torch.device) -> str:
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
-    """The model's class and its parameters, those of tied tensors counted once."""
+    """The model's class and number of parameters; tied tensors count once."""
     total, trainable = parameter_counts(model, set())
     yield f"Model: {class_name(model)}, {total:,} parameters{described(total, trainable)}"
     seen: set[nn.Parameter] = set()
@@ -46,13 +46,13 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 
 
 def class_name(module: nn.Module) -> str:
-    """`fully_shard` derives a class `FSDP...` from the module's own."""
+    """The name of a module's own class, from which `fully_shard` derives a class `FSDP...`."""
     own = type(module)
     return own.__bases__[-1].__name__ if hasattr(module, "set_requires_gradient_sync") else own.__name__
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
-    """All parameters, and the trainable ones; those in `seen` do not count."""
+    """The number of all parameters, and of the trainable ones. Those in `seen` do not count."""
     total = trainable = 0
     for parameter in module.parameters():
         if parameter not in seen:
@@ -67,7 +67,7 @@ def described(total: int, trainable: int) -> str:
 
 
 def data_line(config: DictConfig, trainer: Trainer) -> str:
-    """Samples, steps of an epoch, and what the batch consists of."""
+    """The samples, the steps of an epoch, and how the batch is divided."""
     batch, plan, ranks = config.data.batch_size, trainer.strategy.plan, trainer.strategy.ranks.world_size
     samples = length(getattr(trainer.data_loader, "dataset", None))
     known = "a stream" if samples is None else f"{samples:,} samples, {samples / batch:,.4g} steps an epoch"
@@ -124,7 +124,7 @@ def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[st
 
 
 def time_taken(record: RunRecord) -> str:
-    """Of the newest attempt, and of all where they are several: `0:01:10 (0:03:05 in 2 attempts)`."""
+    """The time of the newest attempt, and of all if there are several: `0:01:10 (0:03:05 in 2 attempts)`."""
     spans = [
         datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
         for attempt in record.attempts

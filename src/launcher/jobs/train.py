@@ -1,4 +1,4 @@
-"""job=train. What trains is imported on use: a run that is complete needs no torch."""
+"""job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
 from typing import Any, Literal
 
@@ -19,10 +19,10 @@ class TrainJob:
         self.objective, self.value = objective, value
 
     def is_complete(self, config: DictConfig) -> bool:
-        """Whether there is nothing to train, which is logged. A dispatch asks before it loads torch or starts ranks.
+        """Whether there is nothing to train, which is then logged. Called before torch is loaded or ranks are started.
 
         Raises:
-            ConfigError: another process of this machine is on the run.
+            ConfigError: another process of this machine is working on the run.
         """
         return config.trainer.get("max_epochs") is None and nothing_to_do(config)  # epochs depend on the data
 

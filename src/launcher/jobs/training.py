@@ -1,4 +1,4 @@
-"""Open a run's folder, train, and record in run.json how that ended."""
+"""Opens a run's folder, trains, and records in run.json how that ended."""
 
 import multiprocessing
 import os
@@ -79,17 +79,17 @@ def train(config: DictConfig) -> dict[str, Any] | None:
 
 
 def report_end(record: RunRecord | None, config: DictConfig, how: str, trainer: Trainer) -> None:
-    """Log that training has ended, and on rank 0 what there is now."""
+    """Log that training has ended, and on rank 0 its results."""
     logger.info(f"{how}%s.", trainer.step, "" if record is None else f" after {time_taken(record)}")
     for line in end_lines(record, config, sys.stdout) if record is not None else ():
         logger.info(line)
 
 
 def usable_trackers(config: DictConfig) -> list[str]:
-    """The names of the trackers that a follower is to serve while the run trains.
+    """The names of the trackers that are updated while the run trains.
 
     Raises:
-        ConfigError: a library or a key that one needs is missing.
+        ConfigError: a library or a key that a tracker needs is missing.
     """
     trackers = build_trackers(config.get("tracker"))
     for name, tracker in trackers.items():
@@ -98,13 +98,13 @@ def usable_trackers(config: DictConfig) -> list[str]:
 
 
 def _sleep(seconds: float) -> None:
-    """Waiting for another machine's lock takes up to half a minute, in which a signal may come."""
+    """Sleep while waiting for another machine's lock, for up to half a minute in all; stop on a signal."""
     time.sleep(seconds)
     signals.check()
 
 
 def give_up(reason: str) -> None:
-    """Another process has this run now: not a byte more may be written."""
+    """Exit at once: another process has taken this run over, so nothing more may be written."""
     print(reason, file=sys.stderr, flush=True)
     for child in multiprocessing.active_children():  # data workers
         child.kill()
@@ -128,7 +128,8 @@ def record_failure(error: BaseException, config: DictConfig, folder: RunFolder, 
 
 @contextmanager
 def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Iterator[RunRecord | None]:
-    """The run's folder, locked by rank 0; the other ranks get no record. A new run that is refused leaves nothing."""
+    """Rank 0 creates and locks the run's folder, and gets its record; other ranks get None. A new run that is refused
+    leaves nothing behind."""
 
     def take() -> None:
         assert lock is not None
@@ -148,7 +149,7 @@ def opened(config: DictConfig, folder: RunFolder, lock: RunLock | None) -> Itera
 
 
 def remove_leftovers(folder: RunFolder) -> None:
-    """Remove what a refused start has created; what anybody else has put there stays."""
+    """Remove what a refused start has created, and nothing else."""
     if checkpoint_steps(folder.checkpoints, broken=True):
         return
     shutil.rmtree(folder.hydra, ignore_errors=True)
@@ -187,7 +188,7 @@ def end_failed(record: RunRecord, error: BaseException, step: int) -> None:
 
 @contextmanager
 def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer: Trainer) -> Iterator[None]:
-    """One attempt in run.json, closed with its outcome. One that is refused before training begins is withdrawn."""
+    """Record an attempt and its outcome in run.json. One that is refused before training begins is withdrawn."""
     if record is None:
         try:
             yield
@@ -199,7 +200,7 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
                 logger.exception("Failed")
             raise
         return
-    was_queued = record.state == "queued"  # whoever submitted it must see that it was refused
+    was_queued = record.state == "queued"  # the user who submitted it must see that it was refused
     begin_attempt(record, config, ranks, trainer.strategy.name)
 
     def forced(signum: int, reason: str) -> None:

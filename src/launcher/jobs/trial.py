@@ -1,4 +1,4 @@
-"""A trainer for a look at a configuration: it writes no run."""
+"""A trainer to try a configuration: it writes no run."""
 
 from contextlib import suppress
 

@@ -107,7 +107,7 @@ def _by_name(objective: str) -> str:
     mode = direction(objective)
     if mode is None:
         raise ConfigError(
-            f"hpo.objective={objective}: the name does not tell whether less or more is better; set "
+            f"hpo.objective={objective}: the name does not show whether less or more is better; set "
             "hpo.direction=minimize or hpo.direction=maximize."
         )
     return f"{mode}imize"

@@ -163,5 +163,5 @@ def test_a_broken_index_is_one_sentence(tmp_path: Path, index: str, reason: str)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no weights there"):
+    with pytest.raises(ConfigError, match="has no weights; use"):
         load(tmp_path)

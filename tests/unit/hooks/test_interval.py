@@ -52,5 +52,5 @@ def test_data_without_a_length_have_no_epochs(tmp_path: Path) -> None:
     Toy([epochs], 2, tmp_path, batches=Endless()).train()
     assert epochs.events == []
     evaluation = EvaluationHook("1epoch", loader=lambda: [GOOD])
-    with pytest.raises(ConfigError, match="interval=1epoch: the training data have no length; give it in steps"):
+    with pytest.raises(ConfigError, match="interval=1epoch: the training data have no length; set it in steps"):
         Toy([evaluation], 2, tmp_path, batches=Endless()).train()

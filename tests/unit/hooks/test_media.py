@@ -126,7 +126,7 @@ def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
     "value", [torch.zeros(2, 3, 4), np.zeros((4, 2, 2)), np.zeros(3), np.zeros((0, 3)), "a.png", 1]
 )
 def test_what_is_no_image_is_a_sentence(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"log_images val/x: .* is no image; pass a PIL image"):
+    with pytest.raises(ValueError, match=r"log_images val/x: .* is not an image; pass a PIL image"):
         to_image("val/x", value)
 
 

@@ -50,7 +50,7 @@ def test_what_cannot_be_computed_is_a_sentence(tmp_path: Path) -> None:
     hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"x": classification.MultilabelRecall(3)})
     with pytest.raises(ConfigError, match=r"metrics\.x: MultilabelRecall does not take predictions of shape"):
         Classifier([hook], 1, tmp_path).train()
-    with pytest.raises(ConfigError, match=r"metrics\.x: int is no metric; e\.g\. hooks"):
+    with pytest.raises(ConfigError, match=r"metrics\.x: int is not a metric; e\.g\. hooks"):
         Metrics({"x": 3})
 
 

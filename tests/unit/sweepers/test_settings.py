@@ -33,7 +33,7 @@ def test_the_pruner_follows_where_trials_run(overrides: list[str], pruner: str) 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["hpo.objective=val/x"], "hpo.objective=val/x: the name does not tell whether less or more is better"),
+        (["hpo.objective=val/x"], "hpo.objective=val/x: the name does not show whether less or more is better"),
         (["hpo.objective=[]"], r"hpo.objective=\[\]: should be one or several metrics"),
         (["hpo.objective=loss"], "hpo.objective=loss: a metric has a group; e.g. val/loss or train/loss"),
         (["hpo.percentile=100"], "hpo.percentile=100: should be a number greater than 0 and less than 100"),
