@@ -145,14 +145,6 @@ def _loads(text: str) -> Any:
     return json.loads(text)
 
 
-def short_rows(path: Path) -> list[dict[str, Any]] | None:
-    """All lines of a small metrics.jsonl; None if it is large or does not exist."""
-    try:
-        return list(read_rows(path)) if path.stat().st_size <= SMALL else None
-    except OSError:
-        return None
-
-
 def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
     written = [row.get(metric) for row in rows]
     values = [value if type(value) is float else as_number(value) for value in written]

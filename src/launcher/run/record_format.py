@@ -32,8 +32,16 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: there is none.
         ValueError: it is not a run record: not JSON, or a value of the wrong type.
     """
+    return parse_record(Path(path).read_bytes())
+
+
+def parse_record(content: bytes) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: it is not a run record.
+    """
     try:
-        data = json.loads(Path(path).read_bytes())  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        data = json.loads(content)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):

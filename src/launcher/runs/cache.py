@@ -8,20 +8,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.runs.run_files import RunFiles
+
 VERSION = 2
-FILES = (
-    "run.json",
-    ".hydra/config.yaml",
-    ".hydra/hydra.yaml",
-    ".hydra/overrides.yaml",
-    "metrics.jsonl",
-    "submission.json",
-)
-"""The files that an entry is read from."""
 KEYS = {"stamp", "record", "values", "choices", "overrides", "curve", "note", "metrics"}
 """The keys of an entry."""
 ENDED = ("completed", "failed", "cancelled", "preempted", "paused")
@@ -32,55 +25,6 @@ WORTH = 20
 """The cache is written if there are at least this many new entries."""
 UNUSED = 90 * 86400.0
 """Seconds after which the cache of an output folder that nobody lists is removed."""
-
-
-class Overlay(Mapping[str, str]):
-    """A mapping, stored as its difference from a shared one: ten thousand runs of a sweep have most values in common.
-
-    Args:
-        changed: the other values; None: the key is not there.
-    """
-
-    __slots__ = ("base", "changed")
-
-    def __init__(self, base: Mapping[str, str], changed: dict[str, str | None]):
-        self.base, self.changed = base, changed
-
-    @classmethod
-    def of(cls, base: Mapping[str, str], values: Mapping[str, str]) -> "Overlay":
-        changed: dict[str, str | None] = {key: value for key, value in values.items() if base.get(key) != value}
-        return cls(base, changed | {key: None for key in base if key not in values})
-
-    def __getitem__(self, key: str) -> str:
-        value = self.changed[key] if key in self.changed else self.base[key]
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def get(self, key: str, default: Any = None) -> Any:
-        value = self.changed[key] if key in self.changed else self.base.get(key)
-        return default if value is None else value
-
-    def __contains__(self, key: object) -> bool:
-        return self.changed[key] is not None if key in self.changed else key in self.base
-
-    def __iter__(self) -> Iterator[str]:
-        yield from (key for key in self.base if key not in self.changed)
-        yield from (key for key, value in self.changed.items() if value is not None)
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self)
-
-    def __len__(self) -> int:
-        return len(self.base) + sum((value is not None) - (key in self.base) for key, value in self.changed.items())
-
-
-def may_differ(rows: Sequence[Mapping[str, str]]) -> set[str]:
-    """The keys whose values may differ between the rows."""
-    overlays = [row for row in rows if isinstance(row, Overlay)]
-    if len(overlays) == len(rows) and len({id(row.base) for row in overlays}) == 1:
-        return {key for row in overlays for key in row.changed}
-    return {key for row in rows for key in row}
 
 
 class RunCache:
@@ -108,54 +52,53 @@ class RunCache:
         except (OSError, ValueError, TypeError, KeyError):
             return
 
-    def get(self, folder: Path) -> dict[str, Any] | None:
+    def get(self, files: RunFiles) -> dict[str, Any] | None:
         """The entry of a run; None if its files have changed since."""
-        entry = self._old.pop(str(folder), None)
-        if entry is None or entry.keys() != KEYS or entry["stamp"] != stamp(folder)[0]:
+        entry = self._old.pop(files.folder, None)
+        if entry is None or entry.keys() != KEYS or entry["stamp"] != files.stamp():
             return None
-        self._kept[str(folder)] = entry
+        self._kept[files.folder] = entry
         return entry
 
-    def add(self, folder: Path, entry: dict[str, Any], seen: tuple[str, float]) -> None:
+    def add(self, files: RunFiles, entry: dict[str, Any]) -> None:
         """Keep an entry, unless the run's files have just changed.
 
         Args:
-            seen: the run's `stamp` before its files were read.
+            files: those that the entry was read from.
         """
-        if time.time() - seen[1] >= SETTLED and stamp(folder)[0] == seen[0]:
-            self._kept[str(folder)] = entry | {"stamp": seen[0]}
+        stamp = files.stamp()
+        if stamp is not None and files.opened - files.changed >= SETTLED:
+            self._kept[files.folder] = entry | {"stamp": stamp}
             self._new += 1
 
     def save(self) -> None:
         if self._new < WORTH:
             return
-        data = {"version": VERSION, "outputs": self.outputs, "values": self.values, "choices": self.choices}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")  # two listings may write at once
-            temporary.write_text(json.dumps(data | {"runs": self._kept}, separators=(",", ":")))
-            os.replace(temporary, self.path)
+            try:
+                with open(temporary, "w") as file:
+                    file.writelines(self._pieces())
+                os.replace(temporary, self.path)
+            finally:
+                temporary.unlink(missing_ok=True)
             for other in self.path.parent.glob("runs-*.json"):
                 if time.time() - other.stat().st_mtime > UNUSED:
                     other.unlink()
         except (OSError, ValueError):
             return
 
+    def _pieces(self) -> Iterator[str]:
+        """The file, piece by piece: as a whole it is larger than the runs in memory."""
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        head = {"version": VERSION, "outputs": self.outputs, "values": self.values, "choices": self.choices}
+        yield f'{encode(head)[:-1]},"runs":{{'
+        for index, (folder, entry) in enumerate(self._kept.items()):
+            yield f"{',' if index else ''}{encode(folder)}:{encode(entry)}"
+        yield "}}"
+
 
 def cache_folder() -> Path:
     place = os.environ.get("XDG_CACHE_HOME")
     return (Path(place) if place else Path("~/.cache").expanduser()) / "launcher"
-
-
-def stamp(folder: str | os.PathLike[str]) -> tuple[str, float]:
-    """What identifies the present content of a run's files, and the time of the last change of one."""
-    parts, newest = [], 0.0
-    for name in FILES:
-        try:
-            status = os.stat(f"{os.fspath(folder)}/{name}")
-        except OSError:
-            parts.append("-")
-            continue
-        parts.append(f"{status.st_mtime_ns:x}.{status.st_size:x}.{status.st_ino:x}")
-        newest = max(newest, status.st_mtime)
-    return " ".join(parts), newest

@@ -1,10 +1,10 @@
 """In which keys runs differ."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from launcher.runs.cache import may_differ
-from launcher.runs.stored_run import StoredRun
+from launcher.runs.overlay import varying
+from launcher.runs.stored_run import NOT_IDENTITY, StoredRun
 
 TAG = "run.tag"
 
@@ -21,11 +21,11 @@ def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
     ignored = not_counted(runs)
     groups = {group for group in chosen if is_group(group) and counts(group, ignored)}
     keys = {key for key in differing_keys(runs, groups) if counts(key, ignored)}
-    keys = without_targets(without_echoes(runs, keys))
+    listed, ordered = sorted(groups), sorted(without_targets(without_echoes(runs, keys)))
     return [
         {
-            **{group: run.choices[group] for group in sorted(groups) if group in run.choices},
-            **{key: run.values[key] for key in sorted(keys) if key in run.values},
+            **{group: choice for group in listed if (choice := run.choices.get(group)) is not None},
+            **{key: value for key in ordered if (value := run.values.get(key)) is not None},
         }
         for run in runs
     ]
@@ -38,7 +38,8 @@ def is_group(name: str) -> bool:
 
 def not_counted(runs: list[StoredRun]) -> set[str]:
     """Keys that cannot change a run's numbers."""
-    return {"run", "paths", "hydra"}.union(*{tuple(run.not_identity) for run in runs})
+    named = {run.values.get(NOT_IDENTITY): run for run in runs}  # most have the same
+    return {"run", "paths", "hydra"}.union(*(run.not_identity for run in named.values()))
 
 
 def counts(key: str, ignored: set[str]) -> bool:
@@ -58,15 +59,15 @@ def differing_keys(runs: list[StoredRun], groups: set[str]) -> set[str]:
         for run in runs:
             if run.values:
                 families[run.choices.get(group)].append(run.values)
-        candidates = {key for key in keys if key.startswith(f"{group}.")}
         for family in families.values():
-            within |= varying(family, candidates)
+            within |= {key for key in varying(family) if key.startswith(f"{group}.")}
     return outside | within
 
 
 def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
     """Without keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
-    typed = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides} & keys
+    overrides = {override for run in runs for override in run.overrides}
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
     listed = {rows[key] for key in typed}
     return {key for key in keys if key in typed or rows[key] not in listed}
@@ -76,9 +77,3 @@ def without_targets(keys: set[str]) -> set[str]:
     """Without the `_target_` of a node whose other keys are listed."""
     others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
     return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
-
-
-def varying(rows: Sequence[Mapping[str, str]], keys: set[str] | None = None) -> set[str]:
-    """The keys (of `keys`, if given) whose value is not the same in all rows, or that not all rows have."""
-    keys = may_differ(rows) if keys is None else keys
-    return {key for key in keys if len({row.get(key) for row in rows}) > 1}

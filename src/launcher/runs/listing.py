@@ -16,7 +16,7 @@ from typing import Any
 from launcher.run.history import BARS, encodable
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
-from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import duration, number, progress, seconds_of
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table, terminal_width
@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with uncollected():
+        return listed(arguments)
+
+
+def listed(arguments: argparse.Namespace) -> int:
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = select(runs, arguments.words)

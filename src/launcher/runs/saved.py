@@ -1,7 +1,9 @@
-"""A fast reader of the YAML files in a run's `.hydra/`: the runs of a sweep have most of their text in common."""
+"""A fast reader of the YAML files in a run's `.hydra/`: the runs of a sweep have most of their text in common, and the
+rest is mostly lines of one plain word."""
 
 import json
 import re
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -10,9 +12,16 @@ import yaml
 from launcher.config.plain_yaml import load
 from launcher.config.tree import leaves
 
-SECTION = re.compile(r"^(?=\w)", re.MULTILINE)
-CHILD = re.compile(r"^(?=  \w)", re.MULTILINE)
-CHOICES = re.compile(r"^    choices:\n(      .*\n)+(?=  ? ? ?\S)", re.MULTILINE)
+SECTION = re.compile(r"\n(?=\w)")
+HEAD = re.compile(r"([A-Za-z_]\w*):", re.ASCII)
+CHILD = re.compile(r"\n(?=  \w)")
+PLAIN_CHILD = re.compile(r"  ([A-Za-z_]\w*): ([\w/.][\w/.+=,@-]*)", re.ASCII)
+PLAIN_ITEM = re.compile(r"- ([\w/.+][!\"$-9;-~]*)", re.ASCII)
+"""Lines of one scalar without quotes: it has no character that means something in YAML."""
+CHOICES_KEY = "\n    choices:\n"
+CHOICES = re.compile(CHOICES_KEY + r"(?:      .*\n)+(?=  ? ? ?\S)")
+TEXT = "tag:yaml.org,2002:str"
+RESOLVER = yaml.resolver.Resolver()
 
 
 def values(text: str) -> dict[str, str]:
@@ -23,50 +32,67 @@ def values(text: str) -> dict[str, str]:
         yaml.YAMLError: it cannot be read.
     """
     try:
-        sections = [_section(section) for section in SECTION.split(text) if section]
-    except (yaml.YAMLError, TypeError, ValueError, StopIteration):  # not in the form of our files
+        return _by_section(text)
+    except (yaml.YAMLError, TypeError, ValueError):  # not in the form of our files
         config = load(text)
         return flat(config) if isinstance(config, dict) else {}
-    return {key: value for section in sections for key, value in section.items()}
 
 
-@lru_cache(maxsize=1000)
-def _section(text: str) -> dict[str, str]:
+def _by_section(text: str) -> dict[str, str]:
     """
     Raises:
-        yaml.YAMLError, TypeError: the text cannot be parsed by itself.
+        yaml.YAMLError, TypeError, ValueError: a section cannot be parsed by itself.
     """
-    head, *children = CHILD.split(text)
-    lines = [child for child in children if "\n" not in child.rstrip("\n")]
-    if len(lines) in (0, len(children)):
-        return flat(_node(text))
-    name, values = _only(head + "".join(lines))
-    rest = iter(values.items())
-    items = [next(rest) if child in lines else _block(head + child) for child in children]
-    if len(dict(items)) < len(children) or next(rest, None):
-        raise TypeError(text)
-    return flat({name: dict(items)})
+    if not text.endswith("\n"):
+        raise ValueError(text)
+    names, values = set(), {}
+    sections = SECTION.split(text[:-1])
+    for section in sections:
+        name, own = _section(section)
+        names.add(name)
+        values.update(own)
+    if len(names) < len(sections):
+        raise ValueError(text)
+    return values
 
 
 @lru_cache(maxsize=1000)
-def _block(text: str) -> tuple[str, Any]:
-    """A key with a value of several lines, such as a long list. Runs may share it although their sections differ."""
-    ((key, value),) = _only(text)[1].items()
-    return key, value
+def _section(text: str) -> tuple[str, dict[str, str]]:
+    """The name and the values of a section, given without its last line break."""
+    head, *children = CHILD.split(text)
+    match = HEAD.fullmatch(head)
+    if match is None or not children or not _is_text(match[1]):
+        ((name, value),) = _node(text).items()
+        return str(name), flat({name: value})
+    if len({child.partition(":")[0] for child in children}) < len(children):
+        raise ValueError(text)
+    values: dict[str, str] = {}
+    for child in children:
+        values.update(_child(match[1], child))
+    return match[1], values
 
 
-def _only(text: str) -> tuple[str, dict[str, Any]]:
-    ((name, values),) = _node(text).items()
-    if not isinstance(values, dict):
-        raise TypeError(text)
-    return name, values
+@lru_cache(maxsize=1000)
+def _child(name: str, text: str) -> dict[str, str]:
+    """A key of a section with its value, which may have many lines: runs share it where their section differs."""
+    match = PLAIN_CHILD.fullmatch(text)
+    if match is not None and _is_text(match[1]):
+        return {sys.intern(f"{name}.{match[1]}"): match[2] if _is_text(match[2]) else written(load(match[2]))}
+    node = _node(f"{name}:\n{text}")
+    ((_, _),) = node[name].items()
+    return flat(node)
 
 
-def _node(text: str) -> dict[str, Any]:
-    node = load(text)
-    if not isinstance(node, dict) or len(node) != 1:
+def _node(text: str) -> dict[Any, Any]:
+    node = load(text + "\n")
+    if not isinstance(node, dict):
         raise TypeError(text)
     return node
+
+
+def _is_text(word: str) -> bool:
+    """Whether YAML reads a plain scalar as text, not as a number, a date, `true` or `null`."""
+    return bool(RESOLVER.resolve(yaml.ScalarNode, word, (True, False)) == TEXT)
 
 
 def flat(config: dict[str, Any]) -> dict[str, str]:
@@ -80,11 +106,31 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
-@lru_cache(maxsize=100)
-def choices(text: str) -> dict[str, str]:
-    """The choices in a text that `CHOICES` matches.
+def items(text: str) -> list[str] | None:
+    """The items of a list of plain words, one a line, as overrides are saved; None for any other text."""
+    *lines, end = text.split("\n")
+    words = [_item(line) for line in lines]
+    known = [word for word in words if word is not None]
+    return known if known and len(known) == len(words) and not end else None
 
-    Raises:
-        yaml.YAMLError: it cannot be read.
-    """
+
+@lru_cache(maxsize=1000)
+def _item(line: str) -> str | None:
+    match = PLAIN_ITEM.fullmatch(line)
+    return match[1] if match is not None and _is_text(match[1]) else None
+
+
+def choices(text: str) -> dict[str, str] | None:
+    """The choices in a hydra.yaml, from the part that has them; None: it is not written as our files are."""
+    match = CHOICES.search(text)
+    if match is None or text.count(CHOICES_KEY) > 1:
+        return None
+    try:
+        return _choices(match[0])
+    except (yaml.YAMLError, AttributeError, TypeError):
+        return None
+
+
+@lru_cache(maxsize=100)
+def _choices(text: str) -> dict[str, str]:
     return {str(group): written(option) for group, option in load(text)["choices"].items()}

@@ -1,10 +1,10 @@
 """A run as its folder describes it."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,24 +12,27 @@ import yaml
 from launcher.config import plain_yaml
 from launcher.config.direction import direction
 from launcher.run.folder import RunFolder
-from launcher.run.history import History, sampled, short_rows, sparkline, values_of
+from launcher.run.history import SMALL, History, sampled, sparkline
 from launcher.run.holder import is_held
-from launcher.run.record_format import read_record
+from launcher.run.record_format import parse_record
 from launcher.runs import saved
-from launcher.runs.cache import ENDED, Overlay, RunCache, stamp
+from launcher.runs.cache import ENDED, RunCache
 from launcher.runs.format import seconds_of
-from launcher.runs.metrics import Value, newest_metrics, newest_of
+from launcher.runs.metrics import Value, newest_metrics, values_and_newest
+from launcher.runs.overlay import Overlay, shared
+from launcher.runs.run_files import RunFiles
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.submission import JobNote, frozen
+from launcher.slurm.submission import FROZEN, JobNote, frozen
 
 LOSS, CURVE_WIDTH = "train/loss", 10
+METRICS, NOT_IDENTITY = "metrics.jsonl", "run.not_identity"
 
 
 @dataclass
 class StoredRun:
     """A run as its folder describes it. `record` is empty if run.json cannot be read."""
 
-    folder: RunFolder
+    files: RunFiles
     record: dict[str, Any]
     job: QueuedJob | None = None
     """Its job in SLURM's queue, set by `join_queue`."""
@@ -37,16 +40,18 @@ class StoredRun:
     """True once SLURM was asked: a run without a job then has none."""
 
     @classmethod
-    def cached(cls, path: Path, cache: RunCache) -> "StoredRun":
+    def cached(cls, path: str, cache: RunCache) -> "StoredRun":
         """As `read`, from the cache of an earlier listing if nothing has changed since."""
-        entry = cache.get(path)
+        files = RunFiles(path)
+        entry = cache.get(files)
         if entry is None:
-            seen = stamp(path)
             run = cls.read(path)
             if run.record.get("state") in ENDED:
-                cache.add(path, run._entry(cache), seen)
+                cache.add(run.files, run._entry(cache))
+            run.files.forget()
             return run
-        run = cls(RunFolder(path), entry["record"])
+        files.forget()
+        run = cls(files, entry["record"])
         run.__dict__ |= {
             "values": Overlay(cache.values, entry["values"]), "choices": Overlay(cache.choices, entry["choices"]),
             "overrides": entry["overrides"], "loss_curve": entry["curve"], "_newest": entry["metrics"],
@@ -57,8 +62,12 @@ class StoredRun:
     def _entry(self, cache: RunCache) -> dict[str, Any]:
         """What the cache keeps; from here on this run has its values in the same form."""
         cache.values, cache.choices = cache.values or self.values, cache.choices or self.choices
-        if (rows := short_rows(self.folder.metrics_path)) is not None:  # read once for both
-            self.__dict__ |= {"loss_curve": _curve(values_of(rows, LOSS)), "_newest": json.dumps(newest_of(rows))}
+        metrics = self.files.look(METRICS)
+        if metrics is not None and metrics.st_size <= SMALL:  # read once for both
+            losses, newest = values_and_newest(self.files.read(METRICS), LOSS)
+            self.__dict__ |= {"loss_curve": sparkline(losses, CURVE_WIDTH), "_newest": json.dumps(newest)}
+        if self.files.look(FROZEN) is None:
+            self.__dict__["note"] = None
         values, choices = Overlay.of(cache.values, self.values), Overlay.of(cache.choices, self.choices)
         self.__dict__ |= {"values": values, "choices": choices}
         self.__dict__.pop("config", None)
@@ -68,12 +77,16 @@ class StoredRun:
         }  # fmt: skip
 
     @classmethod
-    def read(cls, path: Path) -> "StoredRun":
-        folder = RunFolder(path)
+    def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
+        files = RunFiles(os.fspath(path))
         try:
-            return cls(folder, read_record(folder.record_path))
+            return cls(files, shared(parse_record(files.read("run.json"))))
         except (OSError, ValueError):
-            return cls(folder, {})
+            return cls(files, {})
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.files.folder)
 
     @property
     def id(self) -> str:
@@ -141,7 +154,8 @@ class StoredRun:
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        return list(self.record.get("attempts", []))
+        attempts: list[dict[str, Any]] = self.record.get("attempts", [])
+        return attempts
 
     @property
     def started(self) -> str:
@@ -187,7 +201,7 @@ class StoredRun:
     @cached_property
     def loss_curve(self) -> str:
         """The training loss over the whole run as a row of bars."""
-        return _curve(sampled(self.folder.metrics_path, LOSS, CURVE_WIDTH))
+        return sparkline(sampled(self.folder.metrics_path, LOSS, CURVE_WIDTH), CURVE_WIDTH)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -198,7 +212,7 @@ class StoredRun:
     @cached_property
     def values(self) -> Mapping[str, str]:
         """The configuration by dotted keys, values as typed on a command line: {"optimizer.lr": "0.001"}."""
-        text = None if self._is_queued else self._text("config.yaml")
+        text = self._text("config.yaml")
         try:
             return saved.flat(self.config) if text is None else saved.values(text)
         except yaml.YAMLError:
@@ -212,19 +226,22 @@ class StoredRun:
     @property
     def saved_overrides(self) -> list[str] | None:
         """The same; None: they were not saved, or cannot be read."""
+        text = self._text("overrides.yaml")
+        if (words := saved.items(text or "")) is not None:
+            return words
         overrides = self._yaml("overrides.yaml")
         return [str(item) for item in overrides] if isinstance(overrides, list) else None
 
     @property
     def not_identity(self) -> list[str]:
         """The keys that its configuration names as `run.not_identity`."""
-        text = self.values.get("run.not_identity", "")
+        text = self.values.get(NOT_IDENTITY, "")
         return text[1:-1].split(",") if text.startswith("[") else []
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
         """The option of each config group: {"model": "gpt", ...}."""
-        if (chosen := self._choices_alone()) is not None:
+        if (chosen := saved.choices(self._text("hydra.yaml") or "")) is not None:
             return chosen
         node = self._yaml("hydra.yaml")
         for key in ("hydra", "runtime", "choices"):
@@ -233,18 +250,10 @@ class StoredRun:
             return {}
         return {str(group): saved.written(option) for group, option in node.items()}
 
-    def _choices_alone(self) -> Mapping[str, str] | None:
-        """From the part of hydra.yaml that has them, a tenth of the file, if it is written as our files are."""
-        text = None if self._is_queued else self._text("hydra.yaml")
-        match = saved.CHOICES.search(text or "")
-        try:
-            return saved.choices(match[0]) if match else None
-        except (yaml.YAMLError, AttributeError, TypeError):
-            return None
-
     def _text(self, name: str) -> str | None:
+        """A file of `.hydra/`; None: it cannot be read, or is not this attempt's."""
         try:
-            return (self.folder.hydra / name).read_text()
+            return None if self._is_queued else self.files.read(f".hydra/{name}").decode()
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -266,7 +275,7 @@ class StoredRun:
         if self._is_queued and name in self._submitted:
             return self._submitted[name]
         try:
-            return plain_yaml.load((self.folder.hydra / name).read_bytes())
+            return plain_yaml.load(self.files.read(f".hydra/{name}"))
         except (OSError, yaml.YAMLError, UnicodeDecodeError):
             return self._submitted.get(name)
 
@@ -278,7 +287,3 @@ class StoredRun:
             return {}
         own = {} if hydra is None else {"overrides.yaml": hydra["overrides"]["task"], "hydra.yaml": {"hydra": hydra}}
         return {"config.yaml": config, **own}
-
-
-def _curve(losses: Sequence[float]) -> str:
-    return sparkline(losses, CURVE_WIDTH)

@@ -34,18 +34,20 @@ class Table:
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
         """The heading and the rows, in at most `width` columns; None: nothing is cut."""
-        rows = [[_printable(cell) for cell in row] for row in self.rows]
-        widths = [max(map(_length, cells)) for cells in zip(self.headings, *rows, strict=True)]
+        columns = [_printable(column) for column in zip(self.headings, *self.rows, strict=True)]
+        widths = [_width(column) for column in columns]
         if width is not None:
             widths = self._fitting(widths, width)
+        fitted = [
+            _fitted(column, room, index in self.right)
+            for index, (column, room) in enumerate(zip(columns, widths, strict=True))
+        ]
         bold = {(-1, column): "bold" for column in range(len(widths))}
         styles = bold | self.styles if colored else {}
-        for index, row in enumerate([self.headings, *rows], -1):
-            cells = []
-            for column, (cell, room) in enumerate(zip(row, widths, strict=True)):
-                text = _fitted(cell, room, column in self.right)
-                code = CODES.get(styles.get((index, column), ""))
-                cells.append(text if code is None else f"\x1b[{code}m{text}\x1b[0m")
+        for index, row in enumerate(zip(*fitted, strict=True), -1):
+            cells = (
+                [_styled(cell, styles.get((index, column), "")) for column, cell in enumerate(row)] if styles else row
+            )
             line = (" " * GAP).join(cells).rstrip()
             yield line if width is None or colored else set_cell_size(line, min(cell_len(line), width))
 
@@ -69,17 +71,31 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+def _printable(column: Sequence[str]) -> Sequence[str]:
+    if "".join(column).isprintable():
+        return column
+    return ["".join(each if each.isprintable() else " " for each in text) for text in column]
 
 
-def _length(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+def _width(column: Sequence[str]) -> int:
+    return max(map(len if "".join(column).isascii() else cell_len, column))
 
 
-def _fitted(text: str, room: int, right: bool) -> str:
-    length = _length(text)
+def _fitted(column: Sequence[str], room: int, right: bool) -> list[str]:
+    """The cells of a column, each `room` wide."""
+    if "".join(column).isascii() and max(map(len, column)) <= room:
+        return [text.rjust(room) if right else text.ljust(room) for text in column]
+    end = "…" if encodable("…", sys.stdout) else "."
+    return [_fitted_cell(text, room, right, end) for text in column]
+
+
+def _fitted_cell(text: str, room: int, right: bool, end: str) -> str:
+    length = cell_len(text)
     if length > room:
-        end = "…" if encodable("…", sys.stdout) else "."
         return set_cell_size(text, room - 1) + end
     return " " * (room - length) + text if right else text + " " * (room - length)
+
+
+def _styled(text: str, style: str) -> str:
+    code = CODES.get(style)
+    return text if code is None else f"\x1b[{code}m{text}\x1b[0m"

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from launcher.runs import cache
-from launcher.runs.cache import Overlay, RunCache
+from launcher.runs.cache import RunCache
 from launcher.runs.find import find_runs
+from launcher.runs.run_files import FILES
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.submission import FROZEN
 from support.submitted import note_job
@@ -37,7 +38,7 @@ def folders(make_run):
 
 def settle(folder, seconds=60.0):
     then = time.time() - seconds
-    for name in cache.FILES:
+    for name in FILES:
         if (folder.path / name).exists():
             os.utime(folder.path / name, (then, then))
 
@@ -51,7 +52,9 @@ def known(run):
 def parsed(monkeypatch):
     """The runs that are read from their files from now on."""
     read, names = StoredRun.read.__func__, []
-    monkeypatch.setattr(StoredRun, "read", classmethod(lambda cls, path: names.append(path.name) or read(cls, path)))
+    monkeypatch.setattr(
+        StoredRun, "read", classmethod(lambda cls, path: names.append(os.path.basename(path)) or read(cls, path))
+    )
     return names
 
 
@@ -63,7 +66,7 @@ def test_a_second_listing_reads_no_run_again(folders, outputs, monkeypatch):
     assert all(known(StoredRun.read(folder.path)) == first[f"a/{folder.path.name}"] for folder in folders)
 
 
-@pytest.mark.parametrize("name", [name for name in cache.FILES if name != FROZEN])
+@pytest.mark.parametrize("name", [name for name in FILES if name != FROZEN])
 def test_a_file_that_has_changed_is_read_again(folders, outputs, monkeypatch, name):
     find_runs(outputs)
     file = folders[3].path / name
@@ -95,6 +98,40 @@ def test_what_runs_or_has_just_changed_is_not_kept(folders, make_run, outputs, m
     assert sorted(names) == ["00000000", "running", "stale"]
 
 
+def test_a_file_that_changes_while_a_run_is_read_is_read_again(folders, outputs, monkeypatch):
+    read = StoredRun.read.__func__
+
+    def changing(cls, path):
+        run = read(cls, path)
+        if run.id == "00000005":  # run.json and the metrics, one after it was read, one before
+            run.files.look("metrics.jsonl")
+            folders[5].metrics_path.write_text('{"step": 2, "val/loss": 7}\n')
+            folders[5].record_path.write_text(folders[5].record_path.read_text().replace('"step": 10', '"step": 9'))
+            settle(folders[5], seconds=30.0)
+        return run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRun, "read", classmethod(changing))
+        find_runs(outputs)
+    run = {run.id: run for run in find_runs(outputs)}["00000005"]
+    assert run.record["step"] == 9 and run.metrics["val/loss"] == (7, 2)
+
+
+def test_a_file_that_could_not_be_read_is_not_taken_for_missing(folders, outputs, monkeypatch):
+    file = folders[4].hydra / "config.yaml"
+    text = file.read_text()
+    file.unlink()
+    file.mkdir()
+    settle(folders[4])
+    assert not {run.id: run for run in find_runs(outputs)}["00000004"].values
+    names = parsed(monkeypatch)
+    find_runs(outputs)
+    assert names == ["00000004"]
+    file.rmdir()
+    file.write_text(text)
+    assert {run.id: run for run in find_runs(outputs)}["00000004"].values["seed"] == "4"
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 1, "outputs": 3, "runs": 4}'])
 def test_a_damaged_cache_is_ignored(folders, outputs, content):
     find_runs(outputs)
@@ -123,10 +160,3 @@ def test_few_runs_are_not_cached(make_run, outputs):
     settle(make_run("a", "00000001"))
     find_runs(outputs)
     assert not RunCache(outputs).path.parent.exists()
-
-
-@pytest.mark.parametrize("values", [{}, {"a": "1"}, {"a": "2", "b": "3"}, {"b": "1", "c": "4"}])
-def test_an_overlay_is_the_mapping_it_stands_for(values):
-    overlay = Overlay.of({"a": "1", "b": "1"}, values)
-    assert dict(overlay) == values and len(overlay) == len(values) and bool(overlay) == bool(values)
-    assert all((key in overlay, overlay.get(key)) == (key in values, values.get(key)) for key in "abc")
