@@ -5,13 +5,13 @@ import signal
 import sys
 
 from launcher.run import signals
-from launcher.run.logs import prepare_streams
+from launcher.run.logs import prepare_output
 
 
 def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
-    prepare_streams()
+    prepare_output()
     if os.getcwd() not in sys.path:  # as under `python -m`: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if sys.argv[1:2] == ["init"]:

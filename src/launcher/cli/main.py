@@ -26,6 +26,7 @@ from launcher.config.session import (
     BASIC_SWEEPER,
     COMPOSITION_ERRORS,
     VERSION,
+    ModeIsSet,
     flag_parser,
     returned,
     run_application,
@@ -95,10 +96,8 @@ def _run(arguments: Namespace) -> None:
         try:
             try:
                 run_application(task, name, arguments.overrides, arguments.multirun)
-            except AssertionError:
-                if _task_started or arguments.multirun:
-                    raise
-                run_application(task, name, arguments.overrides, True)  # a YAML file sets hydra.mode
+            except ModeIsSet:
+                run_application(task, name, arguments.overrides, True)
         except COMPOSITION_ERRORS as error:
             if _task_started or not (sentences := explain(error, arguments, in_session=True)):
                 raise
@@ -243,8 +242,8 @@ class Validation(Callback):
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         """The last callback. Otherwise Hydra would print its own line about a failed job, and raise its error."""
         job_return: JobReturn = kwargs["job_return"]
-        if job_return.status == JobStatus.FAILED:
-            raise JobFailed(returned(job_return))
+        if job_return.status == JobStatus.FAILED and isinstance(error := returned(job_return), Exception):
+            raise JobFailed(error)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.check_hydra, config)

@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.types import RunMode, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -60,18 +60,32 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
         yield
 
 
+class ModeIsSet(Exception):
+    """A YAML file sets `hydra.mode` to MULTIRUN."""
+
+
 def run_application(task: TaskFunction, config_name: str, overrides: Sequence[str], multirun: bool) -> None:
-    """Do what `hydra.main` does, in the current session. The mode is known, so the configuration is composed only once.
+    """What `hydra.main` does for a command line whose mode is known, in the current session: the configuration is
+    composed once.
 
     Raises:
-        AssertionError: not `multirun`, but the configuration sets `hydra.mode` to MULTIRUN.
+        ModeIsSet: not `multirun`, but the configuration asks for it.
     """
     application: Any = GlobalHydra.instance().hydra
     if multirun:
         mode = ["hydra.mode=MULTIRUN"]
         application.multirun(config_name=config_name, task_function=task, overrides=[*overrides, *mode])
-    else:
+        return
+    try:
         application.run(config_name=config_name, task_function=task, overrides=list(overrides))
+    except (AssertionError, HydraException) as error:
+        # Hydra 1.3 asserts the mode without a text, Hydra 1.4 explains. Either compares it before a job starts.
+        if isinstance(error, HydraException) and "hydra.mode changed" not in str(error):
+            raise
+        config = loader().load_configuration(config_name, list(overrides), RunMode.RUN)
+        if config.hydra.mode != RunMode.MULTIRUN:
+            raise
+        raise ModeIsSet from error
 
 
 class GroupsFirst(ConfigLoaderImpl):
@@ -161,7 +175,8 @@ def with_values(groups: DictConfig, values: Sequence[Override], overrides: Seque
     config = deepcopy(groups)
     apply_values(values, config)
     config.hydra.overrides.task = task_words(overrides)
-    config.hydra.job.override_dirname = dirname(overrides, config.hydra.job)
+    if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):  # since Hydra 1.4, it follows the list
+        config.hydra.job.override_dirname = dirname(overrides, config.hydra.job)
     return config
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.dispatch.spawner import JOB
 from launcher.run import deadline, signals
-from launcher.run.logs import prepare_streams
+from launcher.run.logs import prepare_output
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
@@ -27,7 +27,7 @@ CLOSING = 10.0
 def begin_as_child() -> None:
     """Set up a process that the spawner has started: signals, the watch on its parent, and the user's modules."""
     signals.install()
-    prepare_streams()
+    prepare_output()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
     if os.getcwd() not in sys.path:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import signals
-from launcher.run.logs import prepare_streams
+from launcher.run.logs import prepare_output
 
 
 def main() -> int:
     """Run the job of the frozen configuration. Returns the exit code for SLURM."""
     signals.install()
-    prepare_streams()
+    prepare_output()
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report

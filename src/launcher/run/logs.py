@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,9 +43,11 @@ class _Terminal(io.TextIOWrapper):
             super().flush()
 
 
-def prepare_streams() -> None:
+def prepare_output() -> None:
     """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before another file can get
-    its number, and a terminal may go away."""
+    its number, and a terminal may go away. Hide a warning of Hydra 1.4 about configurations from strangers: `_target_`
+    is the only registry here, and names what the user's own code has."""
+    warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

