@@ -12,7 +12,7 @@ from launcher.run import signals
 
 
 class Batches:
-    """`source` is the data loader, or what gives its batches and knows its position."""
+    """The loader's batches, endlessly. `source` is the loader itself, or a wrapper that knows the position in it."""
 
     def __init__(self, loader: Any, logger: logging.Logger):
         self.loader, self.source = loader, resumable(loader, logger)
@@ -23,7 +23,7 @@ class Batches:
         self._before: tuple[int | None, int | None] = None, None
 
     def start(self, state: TrainState) -> None:
-        """Begin to iterate, where a resume has set the position."""
+        """Begin to iterate. A resume has set the position before."""
         self._state = state
         self._counts_samples = hasattr(self.loader, "samples")
         if state.epoch:
@@ -66,7 +66,7 @@ class Batches:
         self._before = samples, None if self._plain is None else self._plain.consumed
 
     def rewind(self) -> None:
-        """Back to the noted position: the loader may have counted a batch just as a signal came."""
+        """Return to the noted position: the loader may have counted a batch just when a signal came."""
         samples, consumed = self._before
         if samples is not None:
             self.loader.samples = samples

@@ -44,8 +44,8 @@ def build_trainer(
     """The trainer of a configuration, its parts built, nothing of it written yet.
 
     Args:
-        extra_hooks: they come before the configured ones.
-        to_train: False for a look at the model alone: an optimizer without state, no schedule.
+        extra_hooks: called before the configured ones.
+        to_train: False: only the model is needed, so the optimizer has no state, and there is no schedule.
 
     Raises:
         ConfigError: a part cannot be built from the configuration.
@@ -119,11 +119,11 @@ def compile_options(setting: bool | DictConfig, strategy: Strategy) -> dict[str,
     if backend not in backends:
         raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
     if options.get("mode", "default") != "default" and backend != "inductor":
-        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; take default.")
+        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; use default.")
     if options.get("fullgraph") and not strategy.compiles_whole:
         raise ConfigError(
             f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
-            "graph; take false, or strategy=none."
+            "graph; use false, or strategy=none."
         )
     return options
 
@@ -178,16 +178,17 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
         return factory(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ConfigError(f"model._target_={type(model).__name__}: it has no parameter to train; take another model.")
+        raise ConfigError(f"model._target_={type(model).__name__}: has no parameter to train; use another model.")
     return factory(parameters)
 
 
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
-    """
+    """The scheduler of a configuration.
+
     Args:
         options: the node `scheduler`.
     Raises:
-        ConfigError: it needs a metric and has none, or has one and does not use it.
+        ConfigError: the scheduler needs `metric` and it is not set, or does not use it and it is.
     """
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
@@ -220,7 +221,7 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _hooks(config: DictConfig) -> list[BaseHook]:
-    """Those of `hooks`, those that write metrics.jsonl and media.jsonl, and the hooks among `tracker`."""
+    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, and the hooks in the group `tracker`."""
     hooks, beside = [
         [instantiate(node) for node in (config.get(group) or {}).values() if node is not None and not is_tracker(node)]
         for group in ("hooks", "tracker")

@@ -13,12 +13,12 @@ from launcher.train.trainer import BaseTrainer
 
 
 class Trainer(BaseTrainer):
-    """The same loop over parts that were composed, from a configuration for instance.
+    """The same loop over composed parts, for instance of a configuration.
 
     Args:
-        strategy: after its `setup`; its plan gives accumulation and clipping.
+        strategy: its `setup` has been called; its plan has accumulation and clipping.
         build_model, build_optimizer, build_scheduler: factories; the scheduler's may be None.
-        data_loader: of this rank.
+        data_loader: this rank's.
         settings: further arguments of BaseTrainer.
     """
 
@@ -44,7 +44,7 @@ class Trainer(BaseTrainer):
             **settings,
         )
         self.precision, self.context = precision, context
-        self._strategy, self._loader, self._given_hooks = strategy, data_loader, hooks
+        self._strategy, self._loader, self._hooks = strategy, data_loader, hooks
         self._factories = build_model, build_optimizer, build_scheduler
 
     def build_data_loader(self) -> Iterable[Any]:
@@ -64,7 +64,7 @@ class Trainer(BaseTrainer):
         return self._strategy.scaler
 
     def build_hooks(self) -> Sequence[BaseHook]:
-        return self._given_hooks
+        return self._hooks
 
     def build_strategy(self) -> Strategy:
         return self._strategy

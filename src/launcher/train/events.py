@@ -10,8 +10,8 @@ Call = Callable[..., None]
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """The methods to call for each event, in the order of the hooks, those that measure first. An empty call costs as
-    much as any other."""
+    """The methods to call for each event, in the order of the hooks, those that measure first. A method that does
+    nothing is left out, since its call would cost as much as any other."""
     hooks = in_order(hooks)
     table = {event: [getattr(hook, event) for hook in hooks if overrides(hook, event)] for event in EVENTS}
     return table | {"on_log": [call for hook in hooks if (call := _log_method(hook)) is not None]}
@@ -22,7 +22,8 @@ def in_order(hooks: Sequence[BaseHook]) -> list[BaseHook]:
 
 
 class Schedule:
-    """The calls of an event of each step. A hook can ask for it every N steps only (`called_every`)."""
+    """The calls of an event that happens at each step. A hook can ask to be called only every N steps
+    (`called_every`)."""
 
     def __init__(self, hooks: Sequence[BaseHook], event: str):
         pairs = [
@@ -44,7 +45,7 @@ class Schedule:
 
 
 def _called_every(hook: BaseHook, event: str) -> int:
-    """What the hook says, unless a class derived from the one that says it, or the instance, has its own method."""
+    """The hook's `called_every`. If a derived class or the instance has another method for the event, it is 1."""
     owners = [owner for owner in (hook, *type(hook).__mro__) if {event, "called_every"} & vars(owner).keys()]
     return hook.called_every(event) if "called_every" in vars(owners[0]) else 1
 

@@ -1,4 +1,4 @@
-"""The length of a run in steps, where it is given in epochs."""
+"""The length of a run in steps, computed from `trainer.max_epochs`."""
 
 import math
 from fractions import Fraction
@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 
 
 def total_steps(epochs: float, dataset_size: int, batch_size: int) -> int:
-    """Optimizer steps in which every sample is used `epochs` times; the last one may go beyond."""
+    """Optimizer steps in which every sample is used `epochs` times, rounded up."""
     return math.ceil(Fraction(str(epochs)) * dataset_size / batch_size)
 
 

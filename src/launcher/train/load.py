@@ -1,4 +1,4 @@
-"""A trained model in a program of one's own, and in MLflow."""
+"""Load a trained model in your own program, and in MLflow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +27,14 @@ EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
 def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: str | None = None) -> nn.Module:
     """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation mode.
 
-    Its `config.yaml` names the class and the arguments. Building it runs the code of that class, so load only what you
-    trust.
+    `config.yaml` in the folder names the class and the arguments. Building the model runs the code of that class, so
+    load only what you trust.
 
     Args:
         folder: of a run, of a checkpoint, or `export` of a run.
-        checkpoint: of a run: latest, best or a step.
-        weights: `ema`, or `ema/0.999` of several, for an average that `hooks.ema` keeps. An export has one kind only.
+        checkpoint: if the folder is a run's: latest, best or a step.
+        weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the weights themselves.
+            Not for an export, which has only one kind of weights.
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit the class.
     """
@@ -62,7 +63,7 @@ def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
 
 
 def _build(file: Path) -> nn.Module:
-    if not file.exists():  # written by a trainer that was not composed
+    if not file.exists():  # the checkpoint of a `BaseTrainer` without a configuration
         raise ConfigError(f"{file}: does not exist; build the model yourself, and load the tensors into it.")
     config: Any = OmegaConf.load(file)
     target = OmegaConf.select(config, "model._target_")
@@ -89,7 +90,7 @@ class Predictor:
         """
         Args:
             model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens [B, T].
-            params: MLflow's; there are none.
+            params: part of MLflow's interface; ignored.
         Returns:
             The model's scores before softmax or sigmoid, float32: [B, num_classes] or [B, T, vocab_size].
         """
@@ -101,5 +102,5 @@ class Predictor:
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """MLflow calls it, with the folder of an artifact that `tracker=mlflow` has sent."""
+    """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
     return Predictor(load_model(path))

@@ -16,7 +16,7 @@ from launcher.run.rng import isolated_rng
 from launcher.train.trainer import BaseTrainer
 
 FEWEST = 5
-"""Points that a suggestion needs."""
+"""A suggestion needs at least this many points."""
 
 
 @dataclass
@@ -43,12 +43,12 @@ def find_lr(
 ) -> LRFinderResult:
     """Train with rates that grow from `start_lr` to `end_lr` by the same factor each step, and suggest one.
 
-    Afterwards weights, optimizer, data position, random state and the model's mode are as they were. The trainer's
-    hooks and schedule have no part in it. Where parameter groups have rates of their own, their ratios stay.
+    Afterwards weights, optimizer, data position, random state and the model's mode are restored. The trainer's hooks
+    and schedule are not used. If parameter groups have different rates, their ratios stay.
 
     Args:
         smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
-        divergence_threshold: stop where the average is more than this many times the least so far.
+        divergence_threshold: stop once the average is more than this many times the least so far.
     Raises:
         ValueError: the loader has no batch, or the rates do not grow.
     """
@@ -106,7 +106,7 @@ class _RangeTest(BaseHook):
 
 
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
-    """The rate at which the loss falls fastest, up to its least value; None: it does not fall, or too few points."""
+    """The rate at which the loss falls fastest before its minimum; None: it does not fall, or too few points."""
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < FEWEST:
         return None
@@ -117,7 +117,7 @@ def suggestion(lrs: list[float], losses: list[float]) -> float | None:
 
 @contextmanager
 def _untouched(trainer: BaseTrainer) -> Iterator[None]:
-    """The trainer and its parts are the same afterwards."""
+    """A context that restores the trainer and its parts at its end."""
     tensors = [*trainer.model.parameters(), *trainer.model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
     optimizer = deepcopy(trainer.optimizer.state_dict())

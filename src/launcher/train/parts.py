@@ -1,4 +1,4 @@
-"""What a trainer consists of: its settings, what a subclass builds, its hooks, and what it logs."""
+"""The parts of a trainer beside its loop: settings, the methods of a subclass, hooks, and logging."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -40,10 +40,10 @@ class TrainerParts:
         logger: None is the logger "trainer".
         max_skipped_steps: at most this many skipped updates in a row.
         max_none_losses: at most this many losses of None in a row.
-        pause_at: `train` returns at this step, saved; the same run resumes from there. A step whose update was skipped
-            is not saved, so the next good one pauses.
+        pause_at: `train` saves and returns at this step; the same run resumes from there. A step whose update was
+            skipped is not saved, so the run then pauses at the next good one.
     Raises:
-        ValueError: `mixed_precision` is none of the above.
+        ValueError: `mixed_precision` has another value.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class TrainerParts:
 
     @property
     def is_last_step(self) -> bool:
-        """Whether training ends with the present step; a run logs, evaluates and saves it in any case."""
+        """Whether training ends with the current step, which a run logs, evaluates and saves in any case."""
         return self.state.is_at_end()
 
     @property
@@ -208,7 +208,7 @@ class TrainerParts:
         return unwrap(self.model)
 
     def log(self, records: dict[str, Any], dry_run: bool = False) -> None:
-        """Pass nested records of numbers to every hook; `dry_run`: hooks only report what they would do."""
+        """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they would do."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Steps without an update, and batches without a loss: what is counted, what is logged, and when it is too much."""
+"""Skipped updates and missing losses: they are counted and logged, and too many of them end the training."""
 
 import logging
 import warnings
@@ -18,7 +18,7 @@ class LossNoneWarning(UserWarning):
 
 
 def count_skipped(trainer: "BaseTrainer") -> None:
-    """The update of the last step was skipped, since its gradient was not finite.
+    """Count and log a skipped update: the gradient of the last step was not finite.
 
     Raises:
         TrainingError: there were more than `max_skipped_steps` in a row.
@@ -54,7 +54,7 @@ def check_end(trainer: "BaseTrainer") -> None:
 
 
 def count_retry(trainer: "BaseTrainer") -> None:
-    """The gradient of this attempt at a step was not finite; the next attempt takes new batches.
+    """Count and log that the gradient of this attempt at a step was not finite; the next one uses new batches.
 
     Raises:
         TrainingError: there were `max_non_finite_grad_retries` already.
@@ -74,7 +74,7 @@ def count_retry(trainer: "BaseTrainer") -> None:
 
 
 def check_none_losses(trainer: "BaseTrainer", in_row: int) -> None:
-    """`forward` has returned no loss for this many batches in a row.
+    """Check that training may continue after `forward` has returned no loss for `in_row` batches in a row.
 
     Raises:
         TrainingError: there were more than `max_none_losses`, or the other ranks wait for this one's backward pass.

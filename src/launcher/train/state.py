@@ -1,4 +1,4 @@
-"""The state of a trainer: what a checkpoint has of it beside model, optimizer and hooks, and all of it in memory."""
+"""The state of a trainer: its part of a checkpoint beside model, optimizer and hooks; and all of it as a dictionary."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def state_dict(trainer: "BaseTrainer", options: Any) -> dict[str, Any]:
-    """`model`, `training_state`, and what hooks add. Tensors are complete under every wrapper.
+    """`model`, `training_state`, and the hooks' entries. Tensors are whole under every wrapper.
 
     Args:
         options: a `StateDictOptions`.

@@ -12,7 +12,7 @@ def target_weights(counts: Sequence[torch.Tensor | int], device: torch.device) -
     """A factor for each micro-batch of this rank.
 
     The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the mean over all targets.
-    A factor is exactly 1 where all counts are equal. All ranks call it; nothing waits for the device.
+    A factor is exactly 1 where all counts are equal. All ranks must call it; nothing waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
     own = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])

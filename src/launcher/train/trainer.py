@@ -2,8 +2,8 @@
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
 
-The loop itself never asks the device for a value: losses, norms and records stay where they are until a hook wants them
-at its interval.
+The loop itself never reads a value from the device: losses, norms and records stay there until a hook reads them at its
+interval.
 """
 
 import time
@@ -54,11 +54,11 @@ class BaseTrainer(TrainerParts):
         try:
             self.restore()
             self.fire("on_ready")
-            self._run(self.resumed_rng or rng)  # what hooks have drawn so far must not show in the first step
+            self._run(self.resumed_rng or rng)  # random numbers that hooks have drawn must not affect the first step
             if not self.is_paused:
                 self.fire("on_after_train")
         except signals.Stop:
-            signals.forget()  # the signal has stopped this run, and must not stop a later one of this process
+            signals.forget()  # the signal has stopped this run, and must not stop a later one in this process
             raise
         except Exception as error:
             self.fire("on_error", error)
@@ -184,8 +184,8 @@ class BaseTrainer(TrainerParts):
             return self.forward(batch)
 
     def _micro_batches(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
-        """Batches, with their factors where they count by targets: all of a step are then fetched before the first
-        forward pass, since a factor depends on all of them."""
+        """Batches, each with its factor if they count by targets. All batches of a step are then fetched before the
+        first forward pass, since each factor depends on all of them."""
         count, times, alone = self.gradient_accumulation_steps, self.step_info["data_time"], self._agreement.alone
         may_interrupt = alone and not times  # before anything has been drawn or computed
         first = self._batches.next(times, may_interrupt)
@@ -222,12 +222,12 @@ class BaseTrainer(TrainerParts):
 
     @property
     def stop_signal(self) -> int:
-        """For hooks at a boundary: the signal on which training ends here, 0 without one. The same on all ranks."""
+        """For hooks at a boundary: the signal on which training ends here, 0 for none. The same on all ranks."""
         return self._stopping.signal(self.state)
 
     def stop_at_this_boundary(self) -> None:
-        """All ranks call it once they have interrupted something because of a signal: it is repeated after the resume,
-        so no further step may be made."""
+        """End training here: a signal has interrupted something that the resumed run repeats, so no further step may be
+        made. All ranks must call it."""
         self._stopping.stop_here(self.state)
 
     def settle(self) -> None:
@@ -243,8 +243,8 @@ class BaseTrainer(TrainerParts):
             self.lr_scheduler.step()
 
     def update_was_skipped(self) -> bool:
-        """Whether the last update was skipped, other than by a loss scaler in search of its scale. The state may be
-        broken then, and is not to be saved. The same on all ranks, which must all call it; it waits for the device."""
+        """Whether the last update was skipped, other than by a loss scaler that seeks its scale. The state may then be
+        broken, and must not be saved. The same on all ranks, which must all call it; it waits for the device."""
         self.settle()
         scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
         if not self.state.skipped_in_row or not scales:
