@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 def newest_metrics(path: Path) -> dict[str, Value]:
-    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file does not exist."""
+    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file cannot be read."""
     data = last_bytes(path)
     kinds = kinds_of(data)
     return newest_of(parsed(data.splitlines()) if kinds is None else [kind.last for kind in kinds])
@@ -60,14 +60,16 @@ def kinds_of(data: bytes) -> list[Kind] | None:
     broken."""
     if not data.endswith(b"\n") or b"\\" in data:
         return None
-    texts, shapes = data.split(b"\n")[:-1], data.translate(None, NUMERIC).split(b"\n")[:-1]
-    last = dict(zip(shapes, range(len(shapes)), strict=True))
-    if len(last) > MOST_KINDS:
+    shapes = data.translate(None, NUMERIC).split(b"\n")[-2::-1]  # the last line first
+    distinct = set(shapes)
+    if len(distinct) > MOST_KINDS:
         return None
+    places = {shapes.index(shape): shape for shape in distinct}
+    texts = data.rsplit(b"\n", max(places) + 2)[-2::-1]
     kinds = []
-    for shape, index in sorted(last.items(), key=lambda item: item[1]):
+    for place, shape in sorted(places.items(), reverse=True):
         try:
-            row = json.loads(texts[index])
+            row = json.loads(texts[place])
         except ValueError:
             return None
         if not isinstance(row, dict) or any(isinstance(value, (dict, list)) for value in row.values()):
@@ -102,11 +104,11 @@ def _count(key: str, kinds: Iterable[Kind]) -> int:
 
 
 def last_bytes(path: Path, most: int = TAIL_BYTES) -> bytes:
-    """The complete lines in the last bytes of a file; nothing if it does not exist."""
+    """The complete lines in the last bytes of a file; nothing if it cannot be read."""
     try:
         with open(path, "rb") as file:
             start = max(0, file.seek(0, os.SEEK_END) - most)
             file.seek(start)
             return file.read() if not start else file.read().partition(b"\n")[2]
-    except FileNotFoundError:
+    except OSError:
         return b""

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -64,8 +65,9 @@ class StoredRun:
         cache.values, cache.choices = cache.values or self.values, cache.choices or self.choices
         metrics = self.files.look(METRICS)
         if metrics is not None and metrics.st_size <= SMALL:  # read once for both
-            losses, newest = values_and_newest(self.files.read(METRICS), LOSS)
-            self.__dict__ |= {"loss_curve": sparkline(losses, CURVE_WIDTH), "_newest": json.dumps(newest)}
+            with suppress(OSError):
+                losses, newest = values_and_newest(self.files.read(METRICS), LOSS)
+                self.__dict__ |= {"loss_curve": sparkline(losses, CURVE_WIDTH), "_newest": json.dumps(newest)}
         if self.files.look(FROZEN) is None:
             self.__dict__["note"] = None
         values, choices = Overlay.of(cache.values, self.values), Overlay.of(cache.choices, self.choices)

@@ -117,19 +117,22 @@ def test_a_file_that_changes_while_a_run_is_read_is_read_again(folders, outputs,
     assert run.record["step"] == 9 and run.metrics["val/loss"] == (7, 2)
 
 
-def test_a_file_that_could_not_be_read_is_not_taken_for_missing(folders, outputs, monkeypatch):
-    file = folders[4].hydra / "config.yaml"
+@pytest.mark.parametrize("name", [".hydra/config.yaml", "metrics.jsonl"])
+def test_a_file_that_could_not_be_read_is_not_taken_for_missing(folders, outputs, monkeypatch, name):
+    file = folders[4].path / name
     text = file.read_text()
     file.unlink()
     file.mkdir()
     settle(folders[4])
-    assert not {run.id: run for run in find_runs(outputs)}["00000004"].values
+    run = {run.id: run for run in find_runs(outputs)}["00000004"]
+    assert not run.values if name.endswith(".yaml") else not run.metrics and not run.loss_curve
     names = parsed(monkeypatch)
     find_runs(outputs)
     assert names == ["00000004"]
     file.rmdir()
     file.write_text(text)
-    assert {run.id: run for run in find_runs(outputs)}["00000004"].values["seed"] == "4"
+    run = {run.id: run for run in find_runs(outputs)}["00000004"]
+    assert run.values["seed"] == "4" and run.metrics["train/loss"] == (4, 1)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 0}', '{"version": 1, "outputs": 3, "runs": 4}'])
