@@ -18,7 +18,7 @@ from launcher.run.files import replace_file
 from launcher.run.history import evenly, is_wide
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
-from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
 from launcher.runs.saved import written
 from launcher.runs.show import forked_from
@@ -43,10 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     plotly = plotly_source()
     folder = find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
-    if folder is not None:
-        data = study_data(StoredStudy.read(folder), arguments.metric)
-    else:
-        data = report_data(selected_runs(arguments), arguments.metric)
+    with uncollected():
+        if folder is not None:
+            data = study_data(StoredStudy.read(folder), arguments.metric)
+        else:
+            data = report_data(selected_runs(arguments), arguments.metric)
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
         replace_file(output, page(data, plotly).encode())
@@ -103,19 +104,30 @@ def report_data(runs: Sequence[StoredRun], metric: str | None = None) -> dict[st
     Raises:
         ConfigError: no run has logged the metric.
     """
-    metrics = shown_metrics(runs, metric)
+    judged = Counter(str(run.best["metric"]) for run in runs if run.best).most_common(1)
+    first = metric or (judged[0][0] if judged else None)
+    most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
+    rows, pages, logged = differences(list(runs)), [], Counter[str]()
+    for run, row in zip(runs, rows, strict=True):
+        names = run.history.metrics
+        logged.update(names)
+        candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
+        pages.append(described(run, row, candidates, most))
+        del run.history  # of ten thousand runs it does not fit into memory
+    metrics = shown_metrics(logged, metric, first)
+    for each in pages:
+        each["best"] = {name: each["best"].get(name) for name in metrics}
+        each["curves"] = {name: each["curves"][name] for name in metrics if name in each["curves"]}
     mode = direction(metrics[0]) or "min"
     if metric is None and runs[0].best:
         mode = "max" if runs[0].best_is_most else "min"
-    most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
-    rows = differences(list(runs))
     return {
         "metric": metrics[0],
         "mode": mode,
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
-        "runs": [described(run, row, metrics, most) for run, row in zip(runs, rows, strict=True)],
+        "runs": pages,
     }
 
 
@@ -159,14 +171,16 @@ def typed(params: dict[str, Any]) -> dict[str, str]:
     return {key: written(value) for key, value in params.items()}
 
 
-def shown_metrics(runs: Sequence[StoredRun], metric: str | None) -> list[str]:
-    """The metric that runs are judged by, then the training loss and the other validation metrics."""
-    counts = Counter(name for run in runs for name in run.history.metrics)
-    if metric is not None and metric not in counts:
-        raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, counts)}")
-    judged = Counter(str(run.best["metric"]) for run in runs if run.best).most_common(1)
-    validation = [name for name, _ in counts.most_common() if name.startswith("val/")]
-    first = metric or (judged[0][0] if judged else "val/loss" if "val/loss" in counts else LOSS)
+def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
+    """The metric that runs are judged by, then the training loss and the other validation metrics.
+
+    Args:
+        logged: how many runs have logged each metric.
+    """
+    if metric is not None and metric not in logged:
+        raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, logged)}")
+    validation = [name for name in logged if name.startswith("val/")]
+    first = judged or ("val/loss" if "val/loss" in logged else LOSS)
     return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MOST_METRICS]
 
 
