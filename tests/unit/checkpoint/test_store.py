@@ -84,6 +84,16 @@ def test_saving_a_step_again(tmp_path: Path) -> None:
     assert torch.equal(StoredCheckpoint(store.path(5)).read("model/w"), torch.full((4,), 2.0))
 
 
+def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5, value=1.0)
+    manifest, folder = verify(store.path(5)), store.begin(5)
+    with pytest.raises(FileNotFoundError):
+        store.commit(folder, manifest, check=lambda: shutil.rmtree(folder))
+    newest = store.newest_valid()
+    assert newest is not None and newest[0] == store.path(5)
+
+
 def test_recovery_after_a_writer_that_died(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)

@@ -2,17 +2,19 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher import FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from support.stores import change_manifest
-from support.toy import GOOD, Toy
+from support.toy import GOOD, Toy, Values
 
 
 def train(workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any) -> Toy:
@@ -118,3 +120,32 @@ def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.resume=must"):
         train(tmp_path, 2, "must")
     assert resumed_at(train(tmp_path, 2, "never")) == 0
+
+
+def test_a_failure_waits_for_the_save_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Any) -> None:
+        if trainer.step == 3:
+            raise RuntimeError("broken")
+
+    def slow(fd: int) -> None:
+        time.sleep(0.1)
+        fsync(fd)
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", slow)
+    with pytest.raises(RuntimeError, match="broken"):
+        Toy([CheckpointingHook(2), FunctionHook(on_before_step=fail)], 5, tmp_path, [GOOD]).train()
+    assert steps(tmp_path) == [2]
+
+
+def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
+    def train_to(max_steps: int) -> Path:
+        checkpointing = CheckpointingHook(2, keep_previous=9, best_metric="val/loss")
+        hooks = [Values({2: {"loss": 2.0}, 4: {"loss": 1.0}}), checkpointing]
+        Toy(hooks, max_steps, tmp_path, [GOOD]).train()
+        return tmp_path / "checkpoints" / "best"
+
+    best = train_to(4)
+    best.unlink()
+    best.symlink_to("step-00000002")
+    assert train_to(6).readlink() == Path("step-00000004")

@@ -1,0 +1,53 @@
+"""The position among the batches."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher import CheckpointingHook
+from launcher.run import signals
+from support.toy import GOOD, Toy
+
+
+class Counting:
+    """Counts the samples that it has given; a signal comes just as it has counted those of the third batch."""
+
+    def __init__(self, signum: int | None = signal.SIGTERM):
+        self.samples, self.signum, self.closed = 0, signum, 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        try:
+            while True:
+                self.samples += len(GOOD)
+                if self.samples == 3 * len(GOOD) and self.signum:
+                    os.kill(os.getpid(), self.signum)
+                yield GOOD
+        finally:
+            self.closed += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"samples": self.samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.samples = state["samples"]
+
+
+def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path) -> None:
+    def train(loader: Counting) -> Toy:
+        trainer = Toy([CheckpointingHook(9, exit_signals="SIGTERM")], 5, tmp_path, loader)
+        trainer.train()
+        return trainer
+
+    first, second = Counting(), Counting(signum=None)
+    with pytest.raises(signals.Stop):
+        train(first)
+    assert first.samples == 2 * len(GOOD)
+    signals.forget()
+    trainer = train(second)
+    assert trainer.step == 5 and second.samples == 5 * len(GOOD)
+    assert second.closed == 1
