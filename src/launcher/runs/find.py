@@ -38,7 +38,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 def find_runs(outputs: Path, cache: RunCache | None = None) -> list[StoredRun]:
     """All runs below a folder, in the order in which they started."""
     cache = RunCache(outputs) if cache is None else cache
-    runs = [StoredRun.cached(path, cache) for path in _run_folders(str(outputs))]
+    runs = [StoredRun.cached(path, cache) for path in run_folders(str(outputs))]
     cache.save()
     return sorted(runs, key=lambda run: (run.started, run.files.folder))
 
@@ -55,12 +55,8 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def run_folders(outputs: Path) -> Iterator[Path]:
+def run_folders(folder: str) -> Iterator[str]:
     """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
-    return map(Path, _run_folders(str(outputs)))
-
-
-def _run_folders(folder: str) -> Iterator[str]:
     if os.path.lexists(f"{folder}/run.json"):
         yield folder
         return
@@ -70,7 +66,7 @@ def _run_folders(folder: str) -> Iterator[str]:
     except OSError:
         return
     for name in sorted(names):
-        yield from _run_folders(f"{folder}/{name}")
+        yield from run_folders(f"{folder}/{name}")
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:

@@ -50,7 +50,7 @@ def read_space(
     for key, text in leaves(ranges).items():
         if bare(key) not in set_keys:
             try:
-                override = parser.parse_override(f"{key}={_range_text(key, text)}")
+                override = parser.parse_override(f"{key}={_range_text(text)}")
             except HydraException as error:
                 raise ConfigError(
                     f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
@@ -77,7 +77,7 @@ def bare(key: str) -> str:
     return key.lstrip("+~")
 
 
-def _range_text(key: str, value: Any) -> str:
+def _range_text(value: Any) -> str:
     if isinstance(value, list):
         return f"choice({','.join(map(written, value))})"
     return written(value)

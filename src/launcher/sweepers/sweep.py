@@ -64,40 +64,15 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
         instantiate(probe.plain["dispatch"], _recursive_=False).sweep([probe], None)
         return
-    if probe.plain["job"]["_target_"] != TRAIN_JOB:
-        raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
-    settings = settings_of(probe.plain)
-    rungs = rungs_of(settings, probe.plain)
-    make_sampler(settings, space, 0)
-    if settings.export is not None:
-        check_export(settings.export)
-    if settings.space_function is not None:
-        function_of(settings.space_function)
-    name = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
-    outputs = Path(probe.plain["paths"]["outputs"]).expanduser()
-    folder = outputs / STUDIES / name
-    composer = Composer(loader, master)
-    composer.sweep = name
-
-    def compose(overrides: list[str], number: int) -> SweepJob:
-        job = SweepJob(number, overrides, composer)
-        try:
-            job.check()
-        except COMPOSITION_ERRORS as error:  # hpo.space_function suggests a key that does not exist
-            raise ConfigError(first_line(error)) from error
-        return job
-
+    settings = checked_settings(probe, space)
     display = Display()
-    runner: Runner = LocalRunner(folder, settings.parallel)
-    if dispatch == SLURM:
-        runner = SlurmRunner(outputs, name, display.say)
-    search = Search(folder, outputs, settings, space, fixed, compose, runner, rungs, display.say, display.show)
-    with locked(folder):
+    search = make_search(Composer(loader, master), probe, settings, space, fixed, display)
+    with locked(search.folder):
         note_start()
         search.load()
-        note_settings(folder, settings, space)
+        note_settings(search.folder, settings, space)
         known = f", {len(search.trials)} trials so far" if search.trials else ""
-        print(f"Study {folder}{known}{f', rungs at steps {rungs}' if rungs else ''}", flush=True)
+        print(f"Study {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}", flush=True)
         if settings.warm_start:
             print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
         try:
@@ -107,6 +82,47 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             search.forget_unless_begun()
             raise
         conclude(search, loader)
+
+
+def checked_settings(probe: SweepJob, space: Space) -> Settings:
+    """
+    Raises:
+        ConfigError: a setting is invalid, or the job does not train.
+    """
+    if probe.plain["job"]["_target_"] != TRAIN_JOB:
+        raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
+    settings = settings_of(probe.plain)
+    make_sampler(settings, space, 0)
+    if settings.export is not None:
+        check_export(settings.export)
+    if settings.space_function is not None:
+        function_of(settings.space_function)
+    return settings
+
+
+def make_search(
+    composer: Composer, probe: SweepJob, settings: Settings, space: Space, fixed: list[str], display: Display
+) -> Search:
+    """
+    Raises:
+        ConfigError: trials cannot pause at rungs, as the pruner needs.
+    """
+    rungs = rungs_of(settings, probe.plain)
+    name = composer.sweep = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    outputs = Path(probe.plain["paths"]["outputs"]).expanduser()
+    folder = outputs / STUDIES / name
+
+    def compose(overrides: list[str], number: int) -> SweepJob:
+        job = SweepJob(number, overrides, composer)
+        try:
+            job.check()
+        except COMPOSITION_ERRORS as error:  # hpo.space_function suggests a key that does not exist
+            raise ConfigError(first_line(error)) from error
+        return job
+
+    is_local = probe.plain["dispatch"]["_target_"] == LOCAL
+    runner: Runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, display.say)
+    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, display.say, display.show)
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
