@@ -28,7 +28,8 @@ def describe(annotation: Any) -> str:
             f"{describe(arguments[0])} {' and '.join(f'{LIMITS[kind][1]} {limit}' for kind, limit in limits.items())}"
         )
     if origin in (Union, UnionType):
-        return " or ".join(describe(argument) for argument in arguments)
+        kinds = [describe(argument) for argument in arguments]
+        return " or ".join(sorted(kinds, key=lambda kind: kind.startswith("a list")))  # "or null" would be an item's
     if origin is Literal:
         choices = ", ".join(show(value).strip("'") for value in arguments)
         return f"one of {choices}" if len(arguments) > 1 else choices

@@ -172,7 +172,12 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
     for name in COLLECTIONS:
         parts = tree.get(name)
         for part, value in parts.items() if isinstance(parts, dict) else ():
-            yield from _has_target(f"{name}.{part}", value)
+            is_option = isinstance(value, dict) and part in options(composed_from(written), name)
+            if is_option and "_target_" not in value:
+                text = f"has keys, but {name}=[...] does not choose {part}; add it, or remove the keys: ~{name}.{part}."
+                yield Fault(f"{name}.{part}", None, text)
+            else:
+                yield from _has_target(f"{name}.{part}", value)
 
 
 def _has_target(path: str, value: Any) -> Iterator[Fault]:

@@ -147,6 +147,11 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "model: has no _target_; name its class or function, e.g. model._target_=my_package.MyClass.",
         ),
         (
+            ["experiment=gpt_tiny", "hooks=[]"],
+            "hooks.evaluation: has keys, but hooks=[...] does not choose evaluation; add it, or remove the keys: "
+            "~hooks.evaluation.",
+        ),
+        (
             ["model._target_=no_such_package.Model"],
             "model._target_='no_such_package.Model': no module no_such_package; is its folder on PYTHONPATH or the "
             "current folder?",
