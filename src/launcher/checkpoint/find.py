@@ -6,6 +6,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 
 def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool = True) -> Path:
@@ -42,7 +43,7 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
         named = store.path(int(name.removeprefix("step-")))
         if named.is_dir():
             return named
-    folders = (Path(name).expanduser(), root / name, root.parent / name)
+    folders = (expanded(name), root / name, root.parent / name)
     folder = next((folder for folder in folders if folder.is_dir()), None)
     is_own = folder is not None and folder.resolve().parent == root.resolve()
     return root / folder.resolve().name if folder is not None and is_own else folder
@@ -53,10 +54,10 @@ def request_name(root: Path, which: str | int | Path) -> str:
     name = str(which)
     if name.removeprefix("step-").isdecimal():
         return step_name(int(name.removeprefix("step-")))
-    for path in (Path(name).expanduser(), root / name, root.parent / name):
+    for path in (expanded(name), root / name, root.parent / name):
         if path.parent.resolve() == root.resolve():
             return path.name
-    return str(Path(name).expanduser().absolute())
+    return str(expanded(name).absolute())
 
 
 def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpoint) -> ConfigError:

@@ -12,6 +12,7 @@ import yaml
 from launcher.cli.help import folders_of
 from launcher.config.options import groups, main_folder
 from launcher.config.reference import Key, group_options, top_keys
+from launcher.run.files import expanded
 
 SHELLS = ("bash", "zsh")
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--run", "--config-dir",
@@ -135,7 +136,7 @@ def _defaults(group: str) -> Iterator[str]:
 
 
 def _subfolders(text: str) -> Iterator[Path]:
-    start = Path(text or ".").expanduser()
+    start = expanded(text or ".")
     parent = start if text.endswith("/") or not text else start.parent
     if parent.is_dir():
         yield from (path for path in sorted(parent.iterdir()) if path.is_dir() and not path.name.startswith("."))

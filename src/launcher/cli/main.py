@@ -33,6 +33,7 @@ from launcher.config.session import (
     session,
 )
 from launcher.errors import ConfigError, TrainingError
+from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.run.logs import ending_with_reader
 
@@ -247,7 +248,7 @@ class Validation(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _check(schema.check_hydra, config)
-        _note_existing(Path(config.paths.outputs).expanduser())
+        _note_existing(expanded(config.paths.outputs))
 
 
 def _note_existing(folder: Path) -> None:

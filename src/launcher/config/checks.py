@@ -13,6 +13,7 @@ from launcher.config import deepspeed_file
 from launcher.config.messages import Fault, hint, show
 from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
+from launcher.run.files import expanded
 from launcher.run.folder import checkpoint_of, checkpoint_steps
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
@@ -124,7 +125,7 @@ def _pause(tree: dict[str, Any]) -> Iterator[Fault]:
 
 
 def no_file(key: str, pattern: str) -> Fault:
-    where = "" if Path(pattern).expanduser().is_absolute() else f" (looked in {Path.cwd()})"
+    where = "" if expanded(pattern).is_absolute() else f" (looked in {Path.cwd()})"
     return Fault(key, show(pattern, 200), f"matches no file{where}.")
 
 
@@ -134,7 +135,7 @@ def _files(tree: dict[str, Any]) -> Iterator[Fault]:
     for key, value in data.items() if isinstance(data, dict) else ():
         if key == "files" or key.endswith("_files"):
             for pattern in value if isinstance(value, list) else [value]:
-                if isinstance(pattern, str) and not _matches(Path(pattern).expanduser()):
+                if isinstance(pattern, str) and not _matches(expanded(pattern)):
                     yield no_file(f"data.{key}", pattern)
 
 
@@ -153,14 +154,14 @@ def _names(tree: dict[str, Any]) -> Iterator[Fault]:
 def _start(tree: dict[str, Any]) -> Iterator[Fault]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
     is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])  # retention deletes it
-    is_path = isinstance(resume, str) and bool(resume) and Path(resume).expanduser().exists()
+    is_path = isinstance(resume, str) and bool(resume) and expanded(resume).exists()
     if isinstance(resume, str) and not (is_step or is_path or resume in RESUME):
         ways = "auto, never, must, best, a step or the folder of a checkpoint"
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield Fault("run.resume", show(resume, 200), text)
     yield from _fork(tree)
-    if isinstance(init_from, str) and not Path(init_from).expanduser().exists():
-        outputs = Path(str(get(tree, "paths.outputs"))).expanduser()
+    if isinstance(init_from, str) and not expanded(init_from).exists():
+        outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
             yield Fault(
                 "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
@@ -172,11 +173,11 @@ def _fork(tree: dict[str, Any]) -> Iterator[Fault]:
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
         yield Fault("run.fork_without", show(without), "is for a fork; set run.fork_from too.")
-    if not isinstance(source, str) or checkpoint_steps(Path(str(get(tree, "run.dir"))).expanduser() / "checkpoints"):
+    if not isinstance(source, str) or checkpoint_steps(expanded(str(get(tree, "run.dir"))) / "checkpoints"):
         return
     if get(tree, "run.init_from") is not None:
         yield Fault("run.fork_from", show(source, 200), "run.init_from is set too; a run starts from one of them.")
-    if checkpoint_of(Path(str(get(tree, "paths.outputs"))).expanduser(), source) is None:
+    if checkpoint_of(expanded(str(get(tree, "paths.outputs"))), source) is None:
         text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
         yield Fault("run.fork_from", show(source, 200), text)
 
@@ -186,7 +187,10 @@ def _outputs(tree: dict[str, Any]) -> Iterator[Fault]:
     value = get(tree, "paths.outputs")
     if not isinstance(value, str):
         return
-    path = Path(value).expanduser().absolute()
+    path = expanded(value).absolute()
+    if str(expanded(value)).startswith("~"):
+        yield Fault("paths.outputs", show(value, 200), f"there is no user {value[1:].partition('/')[0]}.")
+        return
     existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
     if not existing.is_dir():
         yield Fault("paths.outputs", show(value, 200), f"{existing} is not a folder; use another folder.")

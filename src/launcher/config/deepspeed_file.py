@@ -14,6 +14,7 @@ from launcher.config.messages import Fault, hint, show
 from launcher.config.signature import signature
 from launcher.config.tree import get
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 KEY = "strategy.config_file"
 TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"
@@ -99,7 +100,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
     try:
-        config = json.loads(path.expanduser().read_bytes())
+        config = json.loads(expanded(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return {}, [Fault(KEY, str(path), f"cannot be read as JSON ({reason}).")]

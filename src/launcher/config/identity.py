@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from launcher.config.messages import show
 from launcher.config.tree import get, leaves, mapped, walk
 from launcher.config.written import RESOLVERS, Written, is_interpolation, plain
+from launcher.run.files import expanded
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
 """Interpolations that tell where a run is stored, not what it computes; they are hashed as written."""
@@ -63,7 +64,7 @@ def identity(config: DictConfig | Written) -> dict[str, Any]:
             if isinstance(written, dict | list):
                 return mapped(_without(written, excluded, keys), value, keys)
         if isinstance(written, str) and ".".join(map(str, keys)) in HASHED_FILES:
-            return _content(Path(written).expanduser())
+            return _content(expanded(written))
         return int(written) if isinstance(written, float) and written.is_integer() else written
 
     hashed: dict[str, Any] = mapped(_without(tree, excluded), value)
@@ -191,7 +192,7 @@ def _resolve_id(config: DictConfig | Written) -> str:
 
 
 def _resolve_path(path: Any) -> str:
-    return str(Path(str(path)).expanduser())
+    return str(expanded(str(path)))
 
 
 register: Any = OmegaConf.register_resolver

@@ -5,6 +5,7 @@ from pathlib import Path
 from launcher.data.documents import DocumentData
 from launcher.data.records import read_saved
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 
 class DatasetsData(DocumentData):
@@ -13,7 +14,7 @@ class DatasetsData(DocumentData):
     reader = staticmethod(read_saved)
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        folders = [Path(each).expanduser() for each in ([patterns] if isinstance(patterns, str) else patterns)]
+        folders = [expanded(each) for each in ([patterns] if isinstance(patterns, str) else patterns)]
         for folder in folders:
             if not folder.is_dir():
                 raise ConfigError(

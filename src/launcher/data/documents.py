@@ -17,6 +17,7 @@ from launcher.data.rows import Rows
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.errors import ConfigError
 from launcher.run import signals
+from launcher.run.files import expanded
 from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
@@ -66,8 +67,8 @@ class DocumentData(DataSource):
     ):
         super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
         self.files, self.val_files, self.val_fraction = files, val_files, val_fraction
-        self.tokenizer = Path(tokenizer).expanduser()
-        self.seq_len, self.pack, self.cache = seq_len, pack, Path(cache).expanduser()
+        self.tokenizer = expanded(tokenizer)
+        self.seq_len, self.pack, self.cache = seq_len, pack, expanded(cache)
         self.fields = Fields(text_field, prompt_field, messages_field, label_field)
         self.num_classes, self.vocab_size = num_classes, vocab_size
 

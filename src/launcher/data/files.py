@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher.config.checks import no_file
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
@@ -15,7 +16,7 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     """
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        path = Path(pattern).expanduser()
+        path = expanded(pattern)
         if path.is_dir():
             inside = path / "**" / "*.txt"
             raise ConfigError(f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{inside}'.")

@@ -18,7 +18,7 @@ import numpy as np
 
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
-from launcher.run.files import replace_file, replacing
+from launcher.run.files import expanded, replace_file, replacing
 
 CHUNK = 2**22  # bytes of text at a time
 
@@ -196,7 +196,7 @@ def run(arguments: list[str]) -> None:
     if options.tokenizer is None:
         encode, vocab_size = byte_encoder()
     else:
-        encode, vocab_size = tokenizer_encoder(options.tokenizer.expanduser(), options.end)
+        encode, vocab_size = tokenizer_encoder(expanded(options.tokenizer), options.end)
     train, held_out = divide(files, options.val_fraction)
     options.out.mkdir(parents=True, exist_ok=True)
     counts = {"train": write(options.out, "train", train, encode, vocab_size)}

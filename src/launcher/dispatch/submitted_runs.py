@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
+from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 
 SHOWN = 20
@@ -29,7 +30,7 @@ class SubmittedRun:
 
     @property
     def outputs(self) -> Path:
-        return Path(self.config["paths"]["outputs"]).expanduser().absolute()
+        return expanded(self.config["paths"]["outputs"]).absolute()
 
 
 def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:

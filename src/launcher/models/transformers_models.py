@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.messages import nearest, reason
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 logger = logging.getLogger("launcher")
 
@@ -132,7 +133,7 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
     Raises:
         ConfigError: there is no such folder or name, or the hub cannot be reached.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not folder.exists() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
     try:

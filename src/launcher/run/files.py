@@ -1,9 +1,14 @@
-"""Durable files: replaced atomically and fsynced."""
+"""Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with `~` replaced. It stays as it is if there is no such user, where `Path.expanduser` raises."""
+    return Path(os.path.expanduser(path))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 
 STEP = re.compile(r"step-(\d{8,})$")
 """The name of a checkpoint's folder."""
@@ -30,7 +31,7 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
     if step.isdecimal() and run_id and "/" not in run_id:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
         return matches[0] if len(matches) == 1 else None
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     return folder.resolve() if (folder / "manifest.json").is_file() else None
 
 

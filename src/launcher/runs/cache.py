@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.run.files import expanded
 from launcher.runs.run_files import RunFiles
 
 VERSION = 2
@@ -101,4 +102,4 @@ class RunCache:
 
 def cache_folder() -> Path:
     place = os.environ.get("XDG_CACHE_HOME")
-    return (Path(place) if place else Path("~/.cache").expanduser()) / "launcher"
+    return (Path(place) if place else expanded("~/.cache")) / "launcher"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 from launcher.runs.cache import RunCache
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, queue
@@ -75,7 +76,7 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     Raises:
         ConfigError: the word names no run, or several; the sentence lists the nearest.
     """
-    folder = Path(word).expanduser()
+    folder = expanded(word)
     if (folder / "run.json").is_file():
         return StoredRun.read(folder)
     runs = find_runs(outputs)

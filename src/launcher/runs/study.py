@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 from launcher.run.history import Curve
 from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
@@ -163,7 +164,7 @@ def _state(entry: dict[str, Any], run: StoredRun | None, is_finite: bool) -> str
 
 def find_study(word: str, outputs: Path) -> Path | None:
     """The folder of the study that a word names: a folder, its name, or its id; None if it names none."""
-    for folder in (Path(word).expanduser(), outputs / STUDIES / word):
+    for folder in (expanded(word), outputs / STUDIES / word):
         if (folder / TRIALS).is_file():
             return folder
     folders = [path for path in (outputs / STUDIES).glob("*") if (path / TRIALS).is_file()]

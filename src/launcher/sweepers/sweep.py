@@ -18,7 +18,7 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
-from launcher.run.files import replace_file
+from launcher.run.files import expanded, replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here
 from launcher.run.lock import RunLock
@@ -109,7 +109,7 @@ def make_search(
     """
     rungs = rungs_of(settings, probe.plain)
     name = composer.sweep = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
-    outputs = Path(probe.plain["paths"]["outputs"]).expanduser()
+    outputs = expanded(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
     def compose(overrides: list[str], number: int) -> SweepJob:

@@ -26,6 +26,7 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
+from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.run.ranks import Ranks
 from launcher.run.rng import seed_all, set_deterministic
@@ -213,7 +214,7 @@ def _fork(config: DictConfig) -> Fork | None:
     if source is None:
         return None
     without = tuple(config.run.get("fork_without") or ())
-    return Fork(source, Path(config.paths.outputs).expanduser(), without, resolved_yaml(config))
+    return Fork(source, expanded(config.paths.outputs), without, resolved_yaml(config))
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -230,6 +231,6 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
     beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
     hooks += [own, MediaHook(), *beside]
     if config.run.init_from is not None:
-        source, outputs = Path(config.run.init_from).expanduser(), Path(config.paths.outputs)
+        source, outputs = expanded(config.run.init_from), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
     return hooks

@@ -18,6 +18,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.session import first_line
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import Renamed
+from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.strategies.weights import load_weights, model_tensors
 
@@ -38,7 +39,7 @@ def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: st
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit the class.
     """
-    path = Path(folder).expanduser()
+    path = expanded(folder)
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
     is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
     if is_export and weights is not None:

@@ -112,6 +112,10 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "run.resume='atuo': should be auto, never, must, best, a step or the folder of a checkpoint; "
             "did you mean run.resume=auto?",
         ),
+        (["paths.outputs='~nobody_here/x'"], "paths.outputs='~nobody_here/x': there is no user nobody_here."),
+        (["data.files='~nobody_here/x'"], "data.files='~nobody_here/x': matches no file (looked in "),
+        (["run.resume='~nobody_here/x'"], "run.resume='~nobody_here/x': should be auto, never, must, best, a step or"),
+        (["run.init_from='~nobody_here/x'"], "run.init_from='~nobody_here/x': there is no such file or folder, and no"),
         (["run.resume="], "run.resume='': should be auto, never, must, best, a step or the folder of a checkpoint."),
         (
             ["run.init_from=/no/where"],
