@@ -6,7 +6,7 @@ Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); ot
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
+from launcher.config.resolve import of_the_run
 from launcher.config.schema import validate
 from launcher.config.session import returned
 from launcher.config.tree import get
@@ -138,7 +139,7 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     return _run_in_turn(jobs, task, context, getattr(dispatch, "is_complete", None))
 
 
-IsComplete = Callable[[DictConfig], bool]
+IsComplete = Callable[[Mapping[str, Any]], bool]
 
 
 def _run_in_turn(
@@ -169,7 +170,7 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
     if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":
         return False
     try:
-        return is_complete(OmegaConf.create(plain))
+        return is_complete(of_the_run(plain))
     except Exception:
         return False  # it is reported when the job starts
 

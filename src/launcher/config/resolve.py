@@ -1,6 +1,7 @@
 """Resolve all interpolations of a configuration, with a fault for each that does not resolve."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -39,6 +40,11 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     which a run does not depend."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
+    return of_the_run(tree)
+
+
+def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """A resolved configuration without `hydra`, and without the settings of a search."""
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
 
 

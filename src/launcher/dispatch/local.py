@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import TRAIN_JOB
+from launcher.config.resolve import resolved
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
@@ -54,7 +55,7 @@ class LocalDispatch:
             signals.Stop: a signal ended it; the state is durable.
             SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
-        if self.is_complete(config):
+        if self.is_complete(resolved(config)):
             return None
         count = 1 if join_ranks() else self.count(config)
         if count > 1:
@@ -63,15 +64,18 @@ class LocalDispatch:
         announce_imports()
         return instantiate(config.job).run(config)
 
-    def is_complete(self, config: DictConfig) -> bool:
+    def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Whether there is nothing to train; then this is logged. One of several ranks returns False: the job decides.
 
+        Args:
+            config: resolved, as plain containers.
         Raises:
             ConfigError: another process is working on the run, or the variables of a rank are invalid.
         """
         started = join_ranks()
         check_ranks()
-        return not started and config.job._target_ == TRAIN_JOB and bool(instantiate(config.job).is_complete(config))
+        job = config["job"]
+        return not started and job["_target_"] == TRAIN_JOB and bool(instantiate(job).is_complete(config))
 
     def count(self, config: DictConfig) -> int:
         if self.nproc != "auto":

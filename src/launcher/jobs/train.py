@@ -1,5 +1,6 @@
 """job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from omegaconf import DictConfig
@@ -18,13 +19,15 @@ class TrainJob:
     def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
         self.objective, self.value = objective, value
 
-    def is_complete(self, config: DictConfig) -> bool:
+    def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Whether there is nothing to train, which is then logged. Called before torch is loaded or ranks are started.
 
+        Args:
+            config: resolved, as plain containers.
         Raises:
             ConfigError: another process of this machine is working on the run.
         """
-        return config.trainer.get("max_epochs") is None and nothing_to_do(config)  # epochs depend on the data
+        return config["trainer"].get("max_epochs") is None and nothing_to_do(config)  # epochs depend on the data
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """

@@ -38,7 +38,7 @@ def train(config: DictConfig) -> dict[str, Any] | None:
     folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
     setup_logging(None, ranks.rank)
     config = with_max_steps(config)
-    if on_main(lambda: nothing_to_do(config)):
+    if on_main(lambda: nothing_to_do(resolved(config))):
         return None
     code, plain = code_state(), resolved(config)
     follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config)))
