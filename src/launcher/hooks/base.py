@@ -129,6 +129,9 @@ class BaseHook:
 
     measures: ClassVar[bool] = False
     """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
+    collected: list[dict[str, Any]] | None = None
+    """A list to which the trainer appends each step's `step_info`. A hook that reads and clears it at an interval need
+    not be called at every step."""
 
     def called_every(self, event: str) -> int:
         """The interval, in steps, at which `on_after_step` or `on_step_boundary` is needed. The event is called at

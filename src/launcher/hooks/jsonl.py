@@ -72,7 +72,7 @@ class JsonlHook(BaseHook):
         numbers = {
             name: number
             for name, value in flatten(records).items()
-            if isinstance(number := to_number(value), (int, float))
+            if type(number := value) is float or isinstance(number := to_number(value), (int, float))
         }
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)

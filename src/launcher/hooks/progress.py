@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from math import gcd
 from typing import Any
 
 from launcher.hooks.base import TrainerView
@@ -58,7 +59,10 @@ class ProgressHook(StatsHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._timed_from is None and trainer.step - self._first >= self.eta_warmup:
             self._timed_from = (trainer.step, self._clock())
-        StatsHook.on_after_step(self, trainer)  # each step: cheaper than super()
+        super().on_after_step(trainer)
+
+    def called_every(self, event: str) -> int:
+        return gcd(super().called_every(event), self.eta_warmup if event == "on_after_step" else 0)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
         if self._timed_from is None or trainer.step == self._timed_from[0] or trainer.is_last_step:

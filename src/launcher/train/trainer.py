@@ -132,6 +132,8 @@ class BaseTrainer(TrainerParts):
         else:
             self._unsettled = result.skipped
         self.step_info["step_time"] = time.perf_counter() - start
+        for collected in self._collected:
+            collected.append(self.step_info)
         for call in self._after_step.at(step, everything=state.is_at_end()):
             call(self)
         if self._epoch is not None and self._epoch.is_due(self, step):

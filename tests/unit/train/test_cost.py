@@ -17,7 +17,7 @@ from launcher import BaseTrainer, CheckpointingHook, EvaluationHook, JsonlHook, 
 PACKAGE = str(Path(launcher.__file__).parent)
 FIRST, LAST = 21, 29
 """Steps at which no interval of 10 is due."""
-OF_THE_LOOP, WITH_HOOKS = 28, 35
+OF_THE_LOOP, WITH_HOOKS = 28, 30
 """Calls a step."""
 
 
