@@ -180,16 +180,10 @@ def order_of(run: StoredRun) -> SampleOrder:
     Raises:
         ConfigError: the data are iterable, cannot be read, or have changed since.
     """
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    from launcher.config.schema import without_own_keys
     from launcher.data.iterable import is_stream, length  # late: torch
     from launcher.data.loader import fingerprint
 
-    source = instantiate(without_own_keys(OmegaConf.create({"data": run.config["data"]}).data))
-    source.check()
-    dataset = source.train_dataset()
+    source, dataset = training_data(run)
     size = None if is_stream(dataset) else length(dataset)
     if size is None:
         raise ConfigError(
@@ -200,6 +194,35 @@ def order_of(run: StoredRun) -> SampleOrder:
     if was is not None and was != now:
         raise ConfigError(f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them.")
     return SampleOrder(size, int(run.config.get("seed") or 0), source.shuffle)
+
+
+def training_data(run: StoredRun) -> tuple[Any, Any]:
+    """The run's data source and its training dataset.
+
+    Raises:
+        ConfigError: they cannot be built from the run's configuration, or files are missing.
+    """
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from launcher.config.explain import explain
+    from launcher.config.schema import target_not_found, without_own_keys
+    from launcher.config.source import NotFound
+
+    config = run.config.get("data")
+    if not isinstance(config, dict):
+        raise ConfigError(f"{run.label}: its .hydra/config.yaml cannot be read, so its training data are not known.")
+    try:
+        source = instantiate(without_own_keys(OmegaConf.create({"data": config}).data))
+        source.check()
+        return source, source.train_dataset()
+    except NotFound as error:
+        raise ConfigError(str(target_not_found("data", str(config.get("_target_")), error))) from error
+    except InstantiationException as error:
+        if sentences := explain(error):
+            raise ConfigError(*sentences) from error
+        raise
 
 
 def saved_fingerprint(root: Path) -> str | None:
