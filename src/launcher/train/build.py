@@ -58,34 +58,24 @@ def build_trainer(
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(config.data))
     data.check()
-    hooks = [*(extra_hooks or []), *_hooks(config)]
-    loader = data.train_loader(
-        seed=config.seed,
-        micro_batch_size=plan.micro_batch_size,
-        rank=strategy.ranks.rank,
-        world_size=strategy.ranks.world_size,
-        device=strategy.device,
+    schedule: Any = (
+        OmegaConf.to_container(config.scheduler, resolve=True) if to_train and config.get("scheduler") else None
     )
-    schedule: Any = OmegaConf.to_container(config.scheduler, resolve=True) if config.get("scheduler") else None
-    if to_train and schedule and schedule.get("metric") is not None:
-        hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
-    if settings.get("max_epochs") is not None:
-        hooks.append(EpochSummaryHook())
+    hooks = [*(extra_hooks or []), *_hooks(config, schedule)]
+    place = {
+        "rank": strategy.ranks.rank,
+        "world_size": strategy.ranks.world_size,
+        "device": strategy.device,
+    }
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(instantiate, config.model),
         build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
-        build_scheduler=partial(build_scheduler, schedule) if to_train and schedule else None,
-        data_loader=loader,
+        build_scheduler=partial(build_scheduler, schedule) if schedule else None,
+        data_loader=data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place),
         hooks=hooks,
         context=RunContext(
-            val_loader=partial(
-                data.val_loader,
-                batch_size=plan.micro_batch_size,
-                rank=strategy.ranks.rank,
-                world_size=strategy.ranks.world_size,
-                device=strategy.device,
-            ),
+            val_loader=partial(data.val_loader, batch_size=plan.micro_batch_size, **place),
             val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
             fork=_fork(config),
@@ -221,8 +211,9 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
-def _hooks(config: DictConfig) -> list[BaseHook]:
-    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, and the hooks in the group `tracker`."""
+def _hooks(config: DictConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
+    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group `tracker`, and those
+    that other keys need."""
     hooks, beside = [
         [instantiate(node) for node in (config.get(group) or {}).values() if node is not None and not is_tracker(node)]
         for group in ("hooks", "tracker")
@@ -233,4 +224,8 @@ def _hooks(config: DictConfig) -> list[BaseHook]:
     if config.run.init_from is not None:
         source, outputs = expanded(config.run.init_from), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
+    if schedule and schedule.get("metric") is not None:
+        hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
+    if config.trainer.get("max_epochs") is not None:
+        hooks.append(EpochSummaryHook())
     return hooks
