@@ -1,6 +1,7 @@
 """CPU seconds of commands: those that need no torch beside a minimal Hydra program that runs, and a run of one step
 beside a bare script of the same parts."""
 
+import compileall
 import os
 import resource
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import Benchmark, NotRun
+from benchmarks.measure import ROOT, Benchmark, NotRun
 
 HYDRA = """
 import hydra
@@ -47,9 +48,11 @@ LAUNCHER, RUNS = ["-m", "launcher"], ["-m", "launcher.runs"]
 
 
 def spent(command: Sequence[str], folder: Path, code: int = 0) -> float:
-    """CPU seconds of a command of Python's and of all its processes."""
+    """CPU seconds of a command of Python's and of all its processes, with modules that are compiled to bytecode."""
+    compileall.compile_dir(ROOT / "src", quiet=1)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=os.environ)
+    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=env)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != code:
         raise NotRun(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")

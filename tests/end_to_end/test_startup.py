@@ -1,5 +1,7 @@
 """Each test is a fresh interpreter: what has been imported cannot be taken back."""
 
+import gc
+import json
 import subprocess
 import sys
 import textwrap
@@ -8,6 +10,8 @@ import pytest
 
 MODULES = 40
 """Loaded at most for a first step, beside those of `import torch`: raise it only for a reason."""
+RUN_MODULES = 380
+"""Loaded at most for a run of one step, beside those of Python, torch and numpy."""
 STEPS = """
 import sys
 import torch
@@ -92,3 +96,35 @@ def test_an_unknown_torch_is_left_alone():
         "torch.optim.Optimizer.load_state_dict = lambda self, state: None",
     )
     assert out[0] == "False"
+
+
+PROBE = """
+import gc, json, sys
+from launcher.hooks.base import BaseHook
+
+def seen():
+    collections = sum(each["collections"] for each in gc.get_stats())
+    return {"threshold": gc.get_threshold(), "frozen": gc.get_freeze_count(), "collections": collections}
+
+class Probe(BaseHook):
+    def __init__(self):
+        self.built = seen()
+
+    def on_before_step(self, trainer):
+        others = sys.stdlib_module_names | {"torch", "numpy"}
+        modules = [name for name in sys.modules if name.partition(".")[0] not in others]
+        print(json.dumps([self.built, seen(), modules]), flush=True)
+"""
+
+
+def test_a_run_starts_without_collecting_garbage_and_with_few_modules(tmp_path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    words = ["model=mlp", "data=digits", "trainer.max_steps=1", "hooks=[]", "+hooks.p._target_=probe.Probe"]
+    command = [sys.executable, "-m", "launcher", *words, "strategy=none", "device=cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    built, step, modules = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
+    assert built["collections"] < 100, "they would be hundreds"
+    assert built["frozen"] > 100_000, "what torch has imported"
+    assert step["threshold"] == list(gc.get_threshold())
+    assert len(modules) <= RUN_MODULES, sorted(modules)

@@ -33,6 +33,7 @@ from launcher.config.session import (
     session,
 )
 from launcher.errors import ConfigError, TrainingError
+from launcher.run import collector
 from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.run.logs import ending_with_reader
@@ -247,6 +248,7 @@ class Validation(Callback):
             raise JobFailed(error)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        collector.resume()  # before thousands of runs are composed
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.dispatch.spawner import JOB
-from launcher.run import deadline, signals
+from launcher.run import collector, deadline, signals
 from launcher.run.logs import prepare_output
 
 PR_SET_PDEATHSIG = 1
@@ -28,6 +28,7 @@ def begin_as_child() -> None:
     """Set up a process that the spawner has started: signals, the watch on its parent, and the user's modules."""
     signals.install()
     prepare_output()
+    collector.defer()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
     if os.getcwd() not in sys.path:

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from launcher.run import signals
+from launcher.run import collector, signals
 from launcher.run.logs import prepare_output
 
 
@@ -14,6 +14,7 @@ def main() -> int:
     """Run the job of the frozen configuration. Returns the exit code for SLURM."""
     signals.install()
     prepare_output()
+    collector.defer()
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report

@@ -26,6 +26,7 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
+from launcher.run import collector
 from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.run.ranks import Ranks
@@ -51,6 +52,7 @@ def build_trainer(
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
+    collector.freeze()
     settings = config.trainer
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
@@ -92,6 +94,7 @@ def build_trainer(
     if compiling is None:
         skip_dynamo_import()
     trainer.build()
+    collector.resume()
     if compiling is not None:
         trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
     return trainer

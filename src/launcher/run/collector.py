@@ -1,0 +1,36 @@
+"""Python's garbage collector while a command starts.
+
+Importing Hydra and torch makes hundreds of thousands of objects that stay. The collector would look at them again and
+again while they are made, once more when training begins, and twice at the exit: a third of a short command's CPU time.
+"""
+
+import gc
+
+AT_START = 1_000_000
+"""More objects than a start makes; one that makes more of them than that is collected."""
+_usual: tuple[int, int, int] | None = None
+"""The threshold before `defer`; None: it was not called, or `resume` was."""
+
+
+def defer() -> None:
+    """Collect next to nothing until `resume`. For a command of ours, before it imports anything slow."""
+    global _usual
+    if _usual is None:
+        _usual = gc.get_threshold()
+        gc.set_threshold(AT_START, *_usual[1:])
+
+
+def freeze() -> None:
+    """Let the collector pass over all objects that exist now, for as long as the process lives. For the moment when
+    everything is imported and nothing is built yet, and for the end of a command that has built nothing. Does nothing
+    without `defer`, or after `resume`."""
+    if _usual is not None:
+        gc.freeze()
+
+
+def resume() -> None:
+    """Collect as usual again, unless someone else has set a threshold since. Does nothing without `defer`."""
+    global _usual
+    if _usual is not None and gc.get_threshold() == (AT_START, *_usual[1:]):
+        gc.set_threshold(*_usual)
+    _usual = None
