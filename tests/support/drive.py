@@ -112,11 +112,12 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
 
 
-def whole_and_interrupted(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """One training that nothing interrupts, and one that is stopped in the middle and resumed."""
+def whole_and_interrupted(folder: str, overrides: list[str], of_parts: list[str] | None = None) -> dict[str, Any]:
+    """One training that nothing interrupts, and one that is stopped in the middle and resumed; with other overrides
+    where they should change nothing."""
     whole = train(f"{folder}/whole", overrides)
-    first = train(f"{folder}/parts", overrides, stop_at=3)
-    second = train(f"{folder}/parts", overrides)
+    first = train(f"{folder}/parts", of_parts or overrides, stop_at=3)
+    second = train(f"{folder}/parts", of_parts or overrides)
     shutil.rmtree(folder) if ranks.Ranks.from_env().is_main else None
     return {"whole": whole, "first": first, "second": second}
 
