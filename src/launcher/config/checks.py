@@ -36,7 +36,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
         yield from _files(tree)
     yield from _names(tree)
     yield from _start(tree)
-    yield from _outputs(tree)
+    yield from _folders(tree)
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
@@ -182,20 +182,25 @@ def _fork(tree: dict[str, Any]) -> Iterator[Fault]:
         yield Fault("run.fork_from", show(source, 200), text)
 
 
-def _outputs(tree: dict[str, Any]) -> Iterator[Fault]:
-    """The output folder must exist, or it must be possible to create it."""
-    value = get(tree, "paths.outputs")
-    if not isinstance(value, str):
-        return
-    path = expanded(value).absolute()
-    if str(expanded(value)).startswith("~"):
-        yield Fault("paths.outputs", show(value, 200), f"there is no user {value[1:].partition('/')[0]}.")
-        return
-    existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
+def _folders(tree: dict[str, Any]) -> Iterator[Fault]:
+    """A folder that is written to must exist, or it must be possible to create it."""
+    keys = ["paths.outputs"]
+    keys += ["job.folder"] if get(tree, "job._target_") == "launcher.jobs.lr_find.LRFindJob" else []
+    keys += ["data.cache"] if str(get(tree, "data._target_")).startswith("launcher.data.") else []
+    for key in keys:
+        value = get(tree, key)
+        if isinstance(value, str) and (text := _why_not_writable(value)):
+            yield Fault(key, show(value, 200), text)
+
+
+def _why_not_writable(folder: str) -> str | None:
+    if str(expanded(folder)).startswith("~"):
+        return f"there is no user {folder[1:].partition('/')[0]}."
+    path = expanded(folder).absolute()
+    existing = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if not existing.is_dir():
-        yield Fault("paths.outputs", show(value, 200), f"{existing} is not a folder; use another folder.")
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        yield Fault("paths.outputs", show(value, 200), f"{existing} is not writable; use another folder.")
+        return f"{existing} is not a folder; use another folder."
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable; use another folder."
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:

@@ -216,6 +216,9 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"{error.filename or 'OUT'}: {error.strerror or error}.", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -160,42 +160,62 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    sums: dict[str, Any] = {}
-    samples: dict[str, Any] = {}
     try:
         with isolated_rng(), torch.no_grad():
-            for batch, is_new in _in_step(batches):
-                with context():
-                    loss, records = forward(batch)
-                if loss is None or not is_new:
-                    continue
-                if metrics is not None:
-                    metrics.update(unwrap(model), records)
-                records = {name: value for name, value in records.items() if name not in OUTPUTS}
-                targets = num_targets(batch)
-                size = batch_size(batch) if targets is None else targets
-                for name, value in flatten({"loss": loss, **records}).items():
-                    if value is None:
-                        continue
-                    # double: a float32 sum over many batches would lose the small difference between two checkpoints
-                    value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
-                    sums[name] = sums.get(name, 0.0) + value * size
-                    samples[name] = samples.get(name, 0) + size
+            sums, counts = _summed(forward, model, batches, context, num_targets, metrics)
     except signals.Interrupted:
         return None
     finally:
         model.train(was_training)
-    totals = ranks.all_gather({name: (float(total), int(samples[name])) for name, total in sums.items()})
-    parts = {name: [part[name] for part in totals if name in part] for name in dict.fromkeys(chain(*totals))}
-    counts = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
-    if not counts.get("loss"):
-        raise ValueError("No validation batch has a loss or a target.")
-    means = {
-        name: sum(total for total, _ in of_ranks) / counts[name] for name, of_ranks in parts.items() if counts[name]
-    }
+    means = _means_over_ranks(sums, counts)
     if getattr(unwrap(model), "is_language_model", False):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
     return means | (metrics.compute() if metrics is not None else {})
+
+
+def _summed(
+    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
+    model: torch.nn.Module,
+    batches: Iterable[Any],
+    context: Callable[[], Any],
+    num_targets: Callable[[Any], torch.Tensor | int | None],
+    metrics: Metrics | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Sums of loss and records over this rank's samples (or targets), and the number of these, by flat name."""
+    sums: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
+    for batch, is_new in _in_step(batches):
+        with context():
+            loss, records = forward(batch)
+        if loss is None or not is_new:
+            continue
+        if metrics is not None:
+            metrics.update(unwrap(model), records)
+        records = {name: value for name, value in records.items() if name not in OUTPUTS}
+        targets = num_targets(batch)
+        size = batch_size(batch) if targets is None else targets
+        for name, value in flatten({"loss": loss, **records}).items():
+            if value is None:
+                continue
+            # double: a float32 sum over many batches would lose the small difference between two checkpoints
+            value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
+            sums[name] = sums.get(name, 0.0) + value * size
+            counts[name] = counts.get(name, 0) + size
+    return sums, counts
+
+
+def _means_over_ranks(sums: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: no rank has counted a loss.
+    """
+    gathered = ranks.all_gather({name: (float(total), int(counts[name])) for name, total in sums.items()})
+    parts = {name: [part[name] for part in gathered if name in part] for name in dict.fromkeys(chain(*gathered))}
+    totals = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
+    if not totals.get("loss"):
+        raise ValueError("No validation batch has a loss or a target.")
+    sums = {name: sum(total for total, _ in of_ranks) for name, of_ranks in parts.items()}
+    return {name: total / totals[name] for name, total in sums.items() if totals[name]}
 
 
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)

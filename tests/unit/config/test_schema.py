@@ -113,6 +113,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "did you mean run.resume=auto?",
         ),
         (["paths.outputs='~nobody_here/x'"], "paths.outputs='~nobody_here/x': there is no user nobody_here."),
+        (["job=lr_find", "job.folder=/dev/null/x"], "job.folder='/dev/null/x': /dev/null is not a folder; use another"),
         (["data.files='~nobody_here/x'"], "data.files='~nobody_here/x': matches no file (looked in "),
         (["run.resume='~nobody_here/x'"], "run.resume='~nobody_here/x': should be auto, never, must, best, a step or"),
         (["run.init_from='~nobody_here/x'"], "run.init_from='~nobody_here/x': there is no such file or folder, and no"),

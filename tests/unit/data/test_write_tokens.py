@@ -110,6 +110,13 @@ def test_errors_are_sentences(corpus, monkeypatch, capsys, arguments, message):
     assert not (corpus / "out").exists()
 
 
+def test_a_folder_that_cannot_be_written_is_a_sentence(corpus, monkeypatch, capsys):
+    (corpus / "taken").touch()
+    monkeypatch.setattr(sys, "argv", ["write_tokens", str(corpus / "taken"), str(corpus / "*.txt")])
+    assert write_tokens.main() == 2
+    assert capsys.readouterr().err == f"{corpus / 'taken'}: File exists.\n"
+
+
 def test_help():
     done = command("--help")
     assert done.returncode == 0 and "--tokenizer" in done.stdout
