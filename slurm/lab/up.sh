@@ -5,9 +5,8 @@
 # writes only under $SLURM_LAB_STATE (default /tmp/slurm-lab) and /dev/shm/slurm-lab.*.
 #   eval "$(.../up.sh)"          # already up: returns at once; else starts afresh (job ids from 1)
 #   up.sh --fresh                # always afresh
-# Partitions: main (high priority, preempts) | preempt (REQUEUE, GraceTime) | nograce (REQUEUE,
-# GraceTime=0) | pcancel (CANCEL, GraceTime)
-# | ncancel (CANCEL, GraceTime=0).  down.sh stops it, node.sh breaks and mends nodes.
+# Partitions: main (high priority, preempts) | preempt (REQUEUE, GraceTime) | nograce (REQUEUE, GraceTime=0)
+# | pcancel (CANCEL, GraceTime) | ncancel (CANCEL, GraceTime=0).  down.sh stops it, node.sh crashes and restarts nodes.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${SLURM_LAB_STATE:-${TMPDIR:-/tmp}/slurm-lab}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def process_start(pid: int) -> str | None:
-    """The start time of process `pid`, which tells it from a later process with that id. None: there is no such
+    """The start time of process `pid`, which distinguishes it from a later process with that id. None: there is no such
     process, or it is a zombie."""
     if sys.platform == "linux":
         try:

@@ -74,6 +74,6 @@ def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
 
 
 def without_targets(keys: set[str]) -> set[str]:
-    """Without the `_target_` of a node whose other keys are listed."""
+    """The keys without the `_target_` of nodes that have other listed keys."""
     others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
     return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}

@@ -185,7 +185,7 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """The keys that differ. Those whose values are all numbers have an axis of numbers, others one of words."""
+    """The keys that differ. A key with numbers only gets a numeric axis, others a list of words."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     result = []
     for key in keys:

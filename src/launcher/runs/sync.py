@@ -1,4 +1,4 @@
-"""Bring the trackers of runs up to date: offline runs, runs whose server was down, trackers added later."""
+"""Bring the trackers of runs up to date: after offline runs, an unreachable server, or a tracker added later."""
 
 import argparse
 import sys

@@ -1,6 +1,6 @@
-# What a job's script does until its run has started (whose first act is an entry in restarts.json): it requeues the job if
-# it is preempted, and records why it failed. `run` is the run's folder, `pythons` are interpreters for recording.
-# A broken PATH must not matter.
+# What a job's script does until its run has started, which the run shows by an entry in restarts.json: it requeues the job
+# if it is preempted, and records why it failed. `run` is the run's folder, `pythons` are interpreters for recording.
+# It must work with a broken PATH.
 starts() {
 	local text= rest
 	[[ ! -r $run/restarts.json ]] || text=$(<"$run/restarts.json")
@@ -26,7 +26,7 @@ ended() { # EXIT_CODE COMMAND
 		"$python" -m launcher.slurm.not_started "$run" "$1" "${guarded:-$2}" && return
 	done
 }
-choose_port() { # where the ranks meet: rank 0 will listen on it, on this node. A random one, since another job may be choosing too
+choose_port() { # the port on which rank 0 will listen, on this node. It is random, since another job may be choosing too
 	local used pattern
 	used="$(</proc/net/tcp) $([[ ! -r /proc/net/tcp6 ]] || echo "$(</proc/net/tcp6)")"
 	while
@@ -36,7 +36,7 @@ choose_port() { # where the ranks meet: rank 0 will listen on it, on this node. 
 	do :; done
 	export MASTER_PORT
 }
-guarded() { # run a command and exit as it does
+guarded() { # run a command and exit with its code
 	local code
 	[[ -n ${MASTER_PORT:-} ]] || choose_port
 	guarded=$1

@@ -1,30 +1,29 @@
-# Of a job with dispatch.no_kill, after batch.sh: when nodes are lost, the run starts again inside the job, on the nodes that
-# are left. `nodes` are those of the job, `left` and `lost` their two kinds after a look; `job` is an array's
-# task.
+# For a job with dispatch.no_kill, after batch.sh: when nodes are lost, the run restarts inside the job, on the nodes that are
+# left. `nodes` are the job's nodes, `left` and `lost` those that did and did not answer; `job` is an array's task.
 exec {never}<> <(:)
 beat=5    # seconds between two signs of life of the script
 silence=4 # missed signs of life in a row, after which the first node is checked
 pause() { # SECONDS; without a command, since PATH may be broken
 	read -rt "$1" -u "$never" || :
 }
-ended_as() { # PID: wait for a child, whatever signals come
+ended_as() { # PID: wait for a child, also through signals; returns its code
 	local code
 	while wait "$1" && code=0 || code=$?; kill -0 "$1" 2>/dev/null; do :; done
 	return "$code"
 }
-is_ours() { # the job runs, and SLURM is not about to take its nodes
+is_ours() { # whether the job runs, and SLURM is not about to take its nodes
 	local info
 	info=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${job:-$SLURM_JOB_ID}" 2>/dev/null) " || return 1
 	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
 	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
 }
-step_on() { # NODE COMMAND...: without resources of its own
+step_on() { # NODE COMMAND...: run a step without resources
 	(
 		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
 		exec srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$1" "${@:2}" </dev/null &>/dev/null
 	)
 }
-answers() { # NODE: a node is lost if it starts no step; SLURM itself misses it only after SlurmdTimeout
+answers() { # NODE: a node is lost if it starts no step; SLURM itself notices only after SlurmdTimeout
 	step_on "$1" bash -c "exit 0"
 }
 look_at_nodes() {
@@ -37,9 +36,9 @@ look_at_nodes() {
 	for number in "${!nodes[@]}"; do
 		if ended_as "${pids[number]}"; then left+=("${nodes[number]}"); else lost+=("${nodes[number]}"); fi
 	done
-	[[ ${left[0]:-} == "${nodes[0]}" ]] || lost=() # this script's own node does not answer: it tells nothing about others
+	[[ ${left[0]:-} == "${nodes[0]}" ]] || lost=() # if this script's own node does not answer, the others' silence means nothing
 }
-find_lost() { # PID of srun: after the end of a rank. srun itself waits for the ranks of a lost node
+find_lost() { # PID_OF_SRUN: after a rank has ended, find lost nodes. srun itself waits for the ranks of a lost node
 	local is_alive
 	while is_ours; do
 		is_alive=
@@ -51,14 +50,14 @@ find_lost() { # PID of srun: after the end of a rank. srun itself waits for the 
 	done
 	return 1
 }
-record_loss() { # NEXT: what follows
+record_loss() { # NEXT: what the job does next
 	local python
 	for python in "${pythons[@]}"; do
 		"$python" -m launcher.slurm.node_loss "$run" "$1" "${lost[@]}" && return
 	done
 	return 1
 }
-give_signs_of_life() { # in the background, as long as the script runs
+give_signs_of_life() { # in the background, while the script runs
 	while kill -0 $$ 2>/dev/null; do
 		echo "$SECONDS" >"$alive"
 		pause "$beat"
@@ -84,7 +83,7 @@ watch_first_node() { # NODE: SLURM would keep the job without its script, until 
 		trap "exit 0" TERM
 	done
 }
-on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: run as `guarded` does, as often as nodes are lost
+on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`, and again each time nodes are lost
 	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
 	shift 3
 	guarded=srun

@@ -22,7 +22,7 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 class Snapshot:
     """One rank's part of the state at a step boundary: live tensors by name, and a tree of plain values.
 
-    Training goes on changing these tensors: copy them to keep a snapshot past the boundary.
+    Training continues to change these tensors: copy them to keep a snapshot past the boundary.
     """
 
     tensors: dict[str, torch.Tensor]

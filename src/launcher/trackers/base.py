@@ -87,8 +87,8 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """What a tracker keeps in the run's folder. `id` is always there: on a server, it tells this folder's run from
-        that of a deleted folder, or of a folder on another machine."""
+        """What a tracker keeps in the run's folder. `id` is always there: on a server, it distinguishes this folder's
+        run from that of a deleted folder, or of a folder on another machine."""
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
             data = json.loads(path.read_bytes())

@@ -68,7 +68,7 @@ class Lines:
         self._items: dict[int, list[dict[str, Any]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """The first step whose values were sent, and have changed since, as the run was resumed from before it."""
+        """The first step that has other values now than those that were sent, since the run was resumed before it."""
 
     def read(self, final: bool = False) -> list[Line]:
         """The next lines, at most 1000; empty: no more for now.

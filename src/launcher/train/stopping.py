@@ -26,7 +26,7 @@ class Stopping:
         return 0 if is_complete else self._agreed  # a run that has ended is completed, not stopped
 
     def ask_again(self) -> None:
-        """Agree anew in the next `signal`, for a boundary that was reached without an optimizer's step."""
+        """Let the next `signal` agree again, for a boundary that was reached without an optimizer's step."""
         self._agreed_at = -1
 
     def stop_here(self, state: TrainState) -> None:
