@@ -33,8 +33,7 @@ def steps_saved(outputs: Path) -> list[str]:
 
 @pytest.mark.parametrize("whom", ["the command", "one rank", "the group"])
 def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -> None:
-    command_line = (f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2")
-    with Command(*command_line, real=whom == "the command") as command:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:
         command.read_until("Step ")
         if whom == "the group":
             os.killpg(command.pid, signal.SIGTERM)
@@ -163,6 +162,7 @@ def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
 
 
 def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
+    """Beside a command and ranks that are new interpreters; a signal to that command ends them."""
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"  # leaves the cores to the second command
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, slow, real=True) as first:
         first.read_until("Step ")
@@ -170,15 +170,20 @@ def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
         assert "libtorch" not in mapped, "the command has loaded torch, which its ranks alone need"
         with Command(f"paths.outputs={tmp_path}", *LONG, *DDP) as second:
             assert second.wait() == 2
+        os.kill(first.pid, signal.SIGTERM)
+        assert first.wait() == 128 + signal.SIGTERM, first.output
+        assert first.left() == []
     (line,) = second.output.splitlines()
     assert "is on this run" in line
+    one, other = steps_saved(tmp_path)
+    assert one == other == str(record(tmp_path)["step"])
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")
 
 
 def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None:
-    with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN, real=True) as command:
+    with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN) as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait() == 1, "its own exit code for a signal"
@@ -189,9 +194,7 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
 
 
 def test_it_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    with Command(
-        f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN, real=True
-    ) as command:
+    with Command(f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN) as command:
         assert command.wait() == 0, command.output
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)
