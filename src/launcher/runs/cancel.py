@@ -24,11 +24,14 @@ def run(arguments: argparse.Namespace) -> int:
     in_queue = [run for run in chosen if run.job is not None]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
     try:
-        scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
-    except scheduler.SchedulerError as error:
+        refused = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
+    except scheduler.NoAnswer as error:
         print(f"Not all could be cancelled: {error}", file=sys.stderr)
         return 1
     for run in in_queue:
+        if (message := refused.get(str(run.job_id))) is not None:
+            print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
+            continue
         record_cancelled(run)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     stopped = [run for run in here if stop(run)]
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
     if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if left or len(stopped) < len(here) else 0
+    return 1 if left or refused or len(stopped) < len(here) else 0
 
 
 def record_cancelled(run: StoredRun) -> None:

@@ -195,14 +195,27 @@ def _users(notes: Iterable[Path]) -> str:
     return "--me" if len(owners) == 1 else f"--user={','.join(map(str, sorted(owners)))}"
 
 
-def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs, with one call per hundred.
+def cancel(jobs: Sequence[str]) -> dict[str, str]:
+    """Cancel jobs, with one call per hundred. Returns SLURM's message for each job that it does not cancel, such as one
+    of another user.
 
     Raises:
-        SchedulerError: SLURM refused or could not be reached.
+        NoAnswer: SLURM could not be reached.
     """
+    refused: dict[str, str] = {}
     for start in range(0, len(jobs), 100):
-        call(["scancel", *jobs[start : start + 100]])
+        batch = jobs[start : start + 100]
+        try:
+            call(["scancel", *batch])
+        except NoAnswer:
+            raise
+        except SchedulerError as error:  # it has cancelled the others; cancelling them again does nothing
+            if len(batch) == 1:
+                refused[batch[0]] = str(error)
+            else:
+                for job in batch:
+                    refused |= cancel([job])
+    return refused
 
 
 def config_values(*names: str) -> dict[str, str]:

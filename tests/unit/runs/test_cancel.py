@@ -39,6 +39,25 @@ def test_a_run_that_no_process_is_on_is_cancelled_at_once(make_run, runs, tmp_pa
     assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
 
 
+def test_a_refused_job_does_not_keep_others_from_being_cancelled(make_run, runs, tmp_path, monkeypatch):
+    """As SLURM does for a list with another user's job."""
+    for number in (7, 8):
+        note_job(make_run("gpt", f"1a2b000{number}", state="preempted"), "/s/job-0.sh", job_id=str(number))
+    refuse = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
+    queue = r"printf '%s|PENDING|None||\n' 7 8"
+    for name, text in (("squeue", queue), ("scancel", f'case " $* " in *" 8 "*) {refuse};; esac')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    code, output, error = runs("cancel", "--all")
+    assert (code, output) == (1, "gpt/1a2b0007: SLURM job 7 cancelled\n")
+    assert error.startswith("gpt/1a2b0008: SLURM job 8: scancel 8 failed: ") and "permission denied" in error
+    states = [
+        json.loads((tmp_path / f"outputs/gpt/1a2b000{number}/run.json").read_text())["state"] for number in (7, 8)
+    ]
+    assert states == ["cancelled", "preempted"]
+
+
 def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):
     folder = make_run("gpt", "1a2b0000", state="running")
     init = replace(Holder.current(), pid=1, started=process_start(1))
