@@ -24,20 +24,35 @@ COMMON = (
 )  # fmt: skip
 
 
+BACKWARD, EVALUATION = (4, "backward"), (30, "evaluation")
+EPOCH_ENDS = (23, "after_step"), (47, "before_step")
+"""Some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs."""
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "stops"),
     [
-        pytest.param([*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"], id="gpt-workers-accumulation"),
-        # some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs
-        pytest.param([*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"], id="digits-accumulation"),
-        pytest.param([*DIGITS, "data.num_workers=2", "precision=fp16"], id="digits-workers-fp16-scaler"),
+        pytest.param(
+            [*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"],
+            [BACKWARD, EVALUATION],
+            id="gpt-workers-accumulation",
+        ),
+        pytest.param(
+            [*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"],
+            [BACKWARD, *EPOCH_ENDS],
+            id="digits-accumulation",
+        ),
+        pytest.param(
+            [*DIGITS, "data.num_workers=2", "precision=fp16"],
+            [EPOCH_ENDS[0], EVALUATION, EPOCH_ENDS[1]],
+            id="digits-workers-fp16-scaler",
+        ),
     ],
 )
-def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str]) -> None:
+def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str], stops: list[tuple[int, str]]) -> None:
     whole = launch(tmp_path / "whole", *COMMON, *overrides)
     assert whole.returncode == 0, whole.output
     parts = tmp_path / "parts"
-    stops = [(4, "backward"), (23, "after_step"), (30, "evaluation"), (47, "before_step")]
     for attempt, (step, moment) in enumerate(stops, 1):
         stopped = launch(parts, *COMMON, *overrides, *stop_at(step, moment))
         assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
