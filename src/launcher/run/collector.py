@@ -5,6 +5,8 @@ again while they are made, once more when training begins, and twice at the exit
 """
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 AT_START = 1_000_000
 """More objects than a start makes; one that makes more of them than that is collected."""
@@ -21,9 +23,8 @@ def defer() -> None:
 
 
 def freeze() -> None:
-    """Let the collector pass over all objects that exist now, for as long as the process lives. For the moment when
-    everything is imported and nothing is built yet, and for the end of a command that has built nothing. Does nothing
-    without `defer`, or after `resume`."""
+    """Let the collector pass over all objects that exist now, for as long as the process lives: also for the end of a
+    command that has built nothing. Does nothing without `defer`, or after `resume`."""
     if _usual is not None:
         gc.freeze()
 
@@ -34,3 +35,14 @@ def resume() -> None:
     if _usual is not None and gc.get_threshold() == (AT_START, *_usual[1:]):
         gc.set_threshold(*_usual)
     _usual = None
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """While the parts of a run are built, for which the compiler may be imported. The modules that are imported before
+    are passed over from now on; the parts will be collected as usual."""
+    freeze()
+    try:
+        yield
+    finally:
+        resume()

@@ -40,6 +40,7 @@ from launcher.train.startup import skip_dynamo_import
 logger = logging.getLogger("launcher")
 
 
+@collector.building()
 def build_trainer(
     config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
 ) -> Trainer:
@@ -52,7 +53,6 @@ def build_trainer(
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
-    collector.freeze()
     settings = config.trainer
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
@@ -94,7 +94,6 @@ def build_trainer(
     if compiling is None:
         skip_dynamo_import()
     trainer.build()
-    collector.resume()
     if compiling is not None:
         trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
     return trainer

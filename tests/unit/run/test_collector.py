@@ -33,6 +33,17 @@ def test_a_threshold_that_someone_else_has_set_is_kept():
     assert gc.get_threshold() == (5000, 20, 30)
 
 
+def test_a_trainer_that_cannot_be_built_leaves_the_collector_as_it_was(usual):
+    collector.defer()
+    with pytest.raises(RuntimeError), collector.building():
+        assert gc.get_freeze_count() > 0
+        raise RuntimeError
+    assert gc.get_threshold() == usual
+    gc.unfreeze()
+    collector.freeze()
+    assert gc.get_freeze_count() == 0, "the user's parts may have files to close"
+
+
 def test_only_what_exists_before_the_training_is_passed_over():
     frozen = gc.get_freeze_count()
     collector.freeze()
