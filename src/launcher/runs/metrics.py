@@ -84,7 +84,7 @@ def _values(data: bytes, metric: str, kinds: Iterable[Kind]) -> list[float] | No
     """None: one of them is no number, such as "nan"."""
     words = _pattern(metric).findall(data)
     try:
-        return [float(word) for word in words] if len(words) == _count(metric, kinds) else None
+        return list(map(float, words)) if len(words) == _count(metric, kinds) else None
     except ValueError:
         return None
 
