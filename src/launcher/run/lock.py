@@ -7,8 +7,8 @@ Is a holder alive? On this machine, if the kernel has a process with its id *and
 another machine, only its heartbeat shows that: the holder is alive if the lock's time changes while we watch, and dead
 if it does not for `silence` seconds. Two readings of one file server's clock are compared, never two machines' clocks.
 
-filelock's SoftFileLease (4.2) does not do: where two PID namespaces share a host name (containers), it takes over a
-live holder's lock. It also waits for the whole lease to refuse a live holder elsewhere, or to replace a zombie here.
+filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name (containers), it takes over
+a live holder's lock. It also waits for the whole lease to refuse a live holder elsewhere, or to replace a zombie here.
 """
 
 import errno
