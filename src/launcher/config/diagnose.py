@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.compositions import Compositions, is_group, parse
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
-from launcher.config.schema import validate
+from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
 from launcher.config.signature import signature
 from launcher.config.source import NotFound
@@ -75,6 +75,8 @@ def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> li
             key = parsed.get_key_element()
             value = text.partition("=")[2]
             faults.append(f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}].")
+        elif parsed.key_or_group == "hydra.searchpath" and not isinstance(parsed.value(), list):
+            faults.append(str(bad_searchpath(parsed.value())))
         else:
             readable.append(text)
     return readable
@@ -166,9 +168,9 @@ def _unknown_option(override: Override) -> str | None:
     for option in map(str, value if isinstance(value, list) else [value]):
         if option in options or "/" in option or "$" in option:
             continue
-        if near := nearest(option, options):
-            meant = _rewritten(override, group).replace(option, near)
-            return f"no option {option}; did you mean {meant}? ({listed})"
+        text = _rewritten(override, group)
+        if option in text and (near := nearest(option, options)):
+            return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"
         return f"no option {option}; {listed}."
     return None
 

@@ -52,7 +52,8 @@ def identity(config: DictConfig | Written) -> dict[str, Any]:
     """What is hashed: the resolved configuration without the keys of `run.not_identity`, and with those of
     `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
     config = Written.of(config)
-    excluded = {str(path) for path in config.select("run.not_identity") or ()} | {"run", "hydra"}
+    listed = config.select("run.not_identity")  # the schema refuses what is no list
+    excluded = {str(path) for path in (listed if isinstance(listed, list) else ())} | {"run", "hydra"}
     tree = config.tree
     excluded -= _steering(_without(tree, excluded), config)
 

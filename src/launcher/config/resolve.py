@@ -89,10 +89,11 @@ class _Resolver:
     def note(self, path: str, written: str, error: Exception) -> None:
         """Report an interpolation that does not resolve: usually it refers to a key that does not exist."""
         for reference in REFERENCE.findall(written):
-            if (
-                OmegaConf.select(self.config.root, reference, default=UNRESOLVED, throw_on_missing=False)
-                is not UNRESOLVED
-            ):
+            try:
+                value = OmegaConf.select(self.config.root, reference, default=UNRESOLVED, throw_on_missing=False)
+            except OmegaConfBaseException:
+                return  # the key exists and does not resolve either: it is reported itself
+            if value is not UNRESOLVED:
                 continue
             group, _, name = reference.partition(".")
             if name and choices(self.config).get(group):

@@ -87,7 +87,10 @@ def check_hydra(config: DictConfig | Written) -> None:
                 else "set paths.outputs instead"
             )
             faults.append(Fault(key, show(value), f"cannot be changed; {way}."))
-    for source in get(hydra, "runtime.config_sources") or ():
+    searchpath = get(hydra, "searchpath")
+    is_path = searchpath is None or isinstance(searchpath, list)
+    faults += [] if is_path else [bad_searchpath(searchpath)]
+    for source in get(hydra, "runtime.config_sources") or () if is_path else ():
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
             faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
@@ -96,6 +99,10 @@ def check_hydra(config: DictConfig | Written) -> None:
     faults += [] if faults else _hidden_options(tree)
     if faults:
         raise ConfigError(*map(str, faults))
+
+
+def bad_searchpath(value: Any) -> Fault:
+    return Fault("hydra.searchpath", show(value), "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].")
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
@@ -234,7 +241,8 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
             yield from _typed(join(path, key), value, spec[key])
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
-            yield Fault(join(path, key), show(value), f"{spec.name} takes no {key}{near}")
+            shown = None if value is UNRESOLVED else show(value)
+            yield Fault(join(path, key), shown, f"{spec.name} takes no {key}{near}")
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)

@@ -16,7 +16,6 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
@@ -33,13 +32,17 @@ VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 """The class of `hydra/sweeper=basic`. Hydra has no public name for it, and shows only the class."""
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AssertionError)
 """What Hydra raises for a bad command line or a bad YAML file."""
 
 
 @contextmanager
 def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     """Set Hydra up with our configuration folder and the user's, as its command line does."""
+    folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
+    for override in overrides:
+        if override.startswith("hydra.searchpath="):
+            folders += parse(override).value()  # type: ignore[arg-type]
     path = config_path()
     if path.startswith("pkg://"):
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
@@ -47,10 +50,6 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
         hydra = initialize_config_dir(path, **VERSION)
     application: Any = GlobalHydra.instance().hydra
     application.config_loader = GroupsFirst(application.config_loader.config_search_path)
-    folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
-    for override in overrides:
-        if override.startswith("hydra.searchpath="):
-            folders += OverridesParser.create().parse_override(override).value()  # type: ignore[arg-type]
     with hydra:
         config_loader = loader()
         for folder in folders:
