@@ -134,6 +134,8 @@ class Journal:
         self._append({"number": trial.number, **decisions})
 
     def _append(self, entry: dict[str, Any]) -> None:
+        if not self.path.exists():
+            replace_file(self.path, b"")  # makes its name durable
         with open(self.path, "ab") as file:
             file.write(json.dumps(entry).encode() + b"\n")
             file.flush()
