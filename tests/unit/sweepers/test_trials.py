@@ -33,8 +33,10 @@ def test_the_best_of_several_objectives_are_those_that_no_other_is_better_than(c
 def test_the_first_line_is_durable_with_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
-    journal = Journal(tmp_path / "trials.jsonl")
-    journal.decide(Trial(number=0, params={}), pruned=True)
+    journal, trial = Journal(tmp_path / "trials.jsonl"), Trial(0, {}, [])
+    journal.ask(trial)
     assert synced[-2:] == [tmp_path.stat().st_ino, journal.path.stat().st_ino]
-    journal.decide(Trial(number=0, params={}), pruned=True)
-    assert synced[-1] == journal.path.stat().st_ino and len(journal.path.read_bytes().splitlines()) == 2
+    synced.clear()
+    journal.decide(trial, pruned=1)
+    assert synced == [journal.path.stat().st_ino]
+    assert [each.pruned for each in journal.read()] == [1]
