@@ -23,6 +23,7 @@ for signum, handler in (
         signal.signal(signum, handler)
 
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Launcher again
 
 MEMORY, ENOUGH = "/dev/shm", 8 << 30
 if os.path.isdir(MEMORY) and os.statvfs(MEMORY).f_bavail * os.statvfs(MEMORY).f_frsize >= ENOUGH:
