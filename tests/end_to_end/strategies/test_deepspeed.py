@@ -72,7 +72,7 @@ read what the one has written."""
 FP32 = [name for name in WRITERS if "bf16" not in name]
 READ = {"one rank": WRITERS, "three ranks": {name: WRITERS[name] for name in [*FP32, "frozen, stage 3, bf16"]}}
 REFUSED = {
-    "optimizer=MuonAdamW: it cannot update sharded parameters, as zero_stage=2 has them": (2, ["optimizer=muon"]),
+    "optimizer=MuonAdamW: it cannot update the sharded parameters of zero_stage=2": (2, ["optimizer=muon"]),
     "trainer.compile=true: torch's compiler cannot trace": (3, ["trainer.compile={backend:aot_eager}"]),
     "precision=fp16: ": (0, ["precision=fp16"]),
     "precision.init_scale, precision.growth_interval: DeepSpeed's": (2, ["precision=fp16", "precision.init_scale=8"]),
