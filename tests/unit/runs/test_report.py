@@ -65,6 +65,12 @@ def test_the_file_has_all_it_needs(runs, sweep, outputs):
     assert (second["curves"]["train/loss"]["step"][0], second["curves"]["train/loss"]["step"][-1]) == (1, LONG)
 
 
+def test_it_holds_the_lines_of_one_run_at_a_time(sweep, outputs):
+    found = find_runs(outputs)
+    assert report_data(found)["metrics"] == ["val/accuracy", "train/loss"]
+    assert not any("history" in vars(run) for run in found)
+
+
 def test_nothing_is_loaded_from_elsewhere_and_no_text_ends_a_script(runs, sweep, outputs):
     runs("report")
     page = (outputs / "report.html").read_text()
