@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from launcher import load_model
 from launcher.checkpoint.stored import StoredCheckpoint
+from support import python
 from support.runner import launch, run_folder
 
 COMMAND = (
@@ -46,14 +47,28 @@ def test_the_log_says_what_ran_and_what_there_is(outputs: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["latest", "best", "8"])
 def test_evaluate_gives_what_training_logged(outputs: Path, checkpoint: str) -> None:
-    done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")
-    assert done.returncode == 0, done.output
     folder = run_folder(outputs)
+    if checkpoint == "8":
+        words = ("evaluate", folder.name, "job.checkpoint=8", "--outputs", str(outputs))
+        done = python.run("-m", "launcher.runs", *words)
+        assert "job=evaluate" in done.stderr, "the command that it runs"
+        printed = done.stdout
+    else:
+        done = launch(outputs, *COMMAND, "job=evaluate", f"job.checkpoint={checkpoint}")
+        printed = done.output
+    assert done.returncode == 0, printed
     found = json.loads((folder / "evaluations.jsonl").read_text().splitlines()[-1])
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (then,) = [line for line in logged if line["step"] == found["step"]]
     assert found["val/loss"] == then["val/loss"] and found["val/accuracy"] == then["val/accuracy"]
-    assert json.loads(done.output.splitlines()[-1]) == found, "elsewhere than on a terminal it prints one JSON line"
+    assert json.loads(printed.splitlines()[-1]) == found, "elsewhere than on a terminal it prints one JSON line"
+
+
+def test_resume_runs_the_command_again(outputs: Path) -> None:
+    run = run_folder(outputs)
+    done = python.run("-m", "launcher.runs", "resume", run.name, "--outputs", str(outputs))
+    assert done.returncode == 0 and f"{run} is complete" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert f"python -m launcher {' '.join(COMMAND)} run.name=" in done.stderr
 
 
 def test_export_is_the_checkpoint(outputs: Path) -> None:
