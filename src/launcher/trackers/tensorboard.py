@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import replace_file
+from launcher.run.files import expanded, replace_file
 from launcher.trackers.base import Line, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
@@ -81,7 +81,7 @@ class TensorBoardTracker(Tracker):
 
     @property
     def folder(self) -> Path:
-        return self.run.folder.path / Path(self.path).expanduser()
+        return self.run.folder.path / expanded(self.path)
 
     def _tag(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)

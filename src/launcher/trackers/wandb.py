@@ -12,6 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
+from launcher.run.files import expanded
 from launcher.run.holder import held_here
 from launcher.trackers.base import Line, Tracker, artifact_folder, config_without, media, numbers
 
@@ -110,7 +111,7 @@ class WandbTracker(Tracker):
             **{
                 **identity, "name": self.name or self.run.label, "job_type": self.job_type, "notes": self.notes,
                 "tags": [*dict.fromkeys([*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))])],
-                "dir": self.run.folder.path / Path(self.dir).expanduser(), "mode": "online", "resume": "allow",
+                "dir": self.run.folder.path / expanded(self.dir), "mode": "online", "resume": "allow",
                 "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
                 "allow_val_change": True, "reinit": "create_new", **self.init,
             },
@@ -237,7 +238,7 @@ class WandbTracker(Tracker):
 
 def base_url() -> str:
     """The server's address, as wandb finds it."""
-    folder = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+    folder = expanded(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
     settings = configparser.ConfigParser(default_section="default")
     try:
         settings.read([folder / "settings", Path("wandb") / "settings"])
@@ -253,7 +254,7 @@ def has_key(url: str) -> bool:
     named = os.environ.get("NETRC")
     for path in [named] if named else ["~/.netrc", "~/_netrc"]:
         try:
-            if netrc.netrc(Path(path).expanduser()).authenticators(urlsplit(url).hostname or ""):
+            if netrc.netrc(expanded(path)).authenticators(urlsplit(url).hostname or ""):
                 return True
         except OSError:
             continue
