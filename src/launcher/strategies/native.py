@@ -32,6 +32,9 @@ from launcher.strategies.weights import (
 )
 
 OPTIMIZER = "optimizer/"
+SURELY_BELOW = 0.95
+"""A gradient whose norm is below this share of the limit is not clipped: it would be multiplied by 1. Closer to the
+limit, the factor depends on how the norm's dtype rounds."""
 
 
 class NativeStrategy(Strategy):
@@ -99,9 +102,11 @@ class NativeStrategy(Strategy):
         if self._device_decides:
             return self._update_unseen(norm, veto)
         # The norm is finite if and only if every gradient is, unless the sum of squares overflows, which is as bad.
-        if not math.isfinite((norm if veto is None else norm.masked_fill(veto, math.inf)).item()):
+        value = (norm if veto is None else norm.masked_fill(veto, math.inf)).item()
+        if not math.isfinite(value):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
-        self._clip(norm)
+        if value > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
+            self._clip(norm)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
             self.scaler.update()
