@@ -2,8 +2,7 @@
 
     python -m benchmarks.guard        # exit code 1 if a limit is exceeded
 
-All three loops run in one process under callgrind, which takes half a minute of CPU time: `make bench-guard` runs it,
-the tests do not. `tests/unit/train/test_cost.py` counts calls instead.
+All three loops run in one process under callgrind, which takes half a minute of CPU time.
 """
 
 import os

@@ -32,9 +32,9 @@ from launcher.strategies.weights import (
 )
 
 OPTIMIZER = "optimizer/"
-SURELY_BELOW = 0.95
+SURELY_BELOW, EPSILON = 0.95, 1e-6
 """A gradient whose norm is below this share of the limit is not clipped: it would be multiplied by 1. Closer to the
-limit, the factor depends on how the norm's dtype rounds."""
+limit, the factor depends on how the norm's dtype rounds. Torch adds the epsilon to the norm."""
 
 
 class NativeStrategy(Strategy):
@@ -105,7 +105,7 @@ class NativeStrategy(Strategy):
         value = (norm if veto is None else norm.masked_fill(veto, math.inf)).item()
         if not math.isfinite(value):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
-        if value > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
+        if value + EPSILON > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
             self._clip(norm)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
