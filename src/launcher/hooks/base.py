@@ -129,7 +129,7 @@ class BaseHook:
 
     measures: ClassVar[bool] = False
     """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
-    collected: list[dict[str, Any]] | None = None
+    collected_step_infos: list[dict[str, Any]] | None = None
     """A list to which the trainer appends each step's `step_info`. A hook that reads and clears it at an interval need
     not be called at every step."""
 

@@ -45,32 +45,34 @@ class StatsHook(BaseHook):
 
     def __init__(self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool):
         self.report, self.interval, self.sync = report, interval, sync
-        self.collected: list[dict[str, Any]] = []
+        self.collected_step_infos: list[dict[str, Any]] = []
 
     def called_every(self, event: str) -> int:
         return AT_LAST if event == "on_step_boundary" else self.interval
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if not self.collected or self.collected[-1] is not trainer.step_info:  # another hook calls this one
-            self.collected.append(trainer.step_info)
+        if (
+            not self.collected_step_infos or self.collected_step_infos[-1] is not trainer.step_info
+        ):  # another hook calls this one
+            self.collected_step_infos.append(trainer.step_info)
         state = trainer.state
         if state.step % self.interval == 0 or state.is_at_end():
             self._report(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self.collected and trainer.is_last_step:  # a hook after this one has ended the training
+        if self.collected_step_infos and trainer.is_last_step:  # a hook after this one has ended the training
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
-        stats = means(self.collected, trainer.optimizer.param_groups)
-        self.collected.clear()
+        stats = means(self.collected_step_infos, trainer.optimizer.param_groups)
+        self.collected_step_infos.clear()
         if self.sync and trainer.strategy.ranks.is_distributed:
             stats = _over_ranks(stats)
         self.report(trainer, stats)
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self) -> dict[str, Any]:
-        steps = self.collected
+        steps = self.collected_step_infos
         losses, norms = _losses_and_norms(steps)
         return {
             "losses": losses,
@@ -83,7 +85,7 @@ class StatsHook(BaseHook):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         rows = zip_longest(state["losses"], state["norms"], state["records"], state["times"], state["memory"])
-        self.collected[:] = [
+        self.collected_step_infos[:] = [
             {
                 "loss": [loss],
                 "grad_norm": norm,

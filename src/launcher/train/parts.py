@@ -156,7 +156,7 @@ class TrainerParts:
         self._events = calls(self.hooks)
         self._after_step = Schedule(self.hooks, "on_after_step")
         self._at_boundary = Schedule(self.hooks, "on_step_boundary")
-        self._collected = [hook.collected for hook in self.hooks if hook.collected is not None]
+        self._collected = [hook.collected_step_infos for hook in self.hooks if hook.collected_step_infos is not None]
         counts_epochs = any(self._events[event] for event in ("on_epoch_start", "on_epoch_end"))
         self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
         has_calls = bool(self._events["on_before_optimizer_step"])
