@@ -7,10 +7,11 @@
   included. That a call returns early says little: a copy that is made later, or a busy core, is paid for all the same.
 - durable: seconds from the call to all bytes fsynced, with nothing else to do.
 - load: into a live model and optimizer, nothing of it in the page cache.
-- exit: from a SIGTERM at the end of a step to the end of the process.
+- exit: of `python -m launcher`, from a SIGTERM at the end of a step to the end of the process.
 
-Each is the median of alternating repeats. The yardsticks are taken between them: a copy of the state into kept memory,
-a write of as many bytes with fsync, a read of as many bytes.
+Each is the median of alternating repeats. The yardsticks are taken just before each, since a shared disk may be several
+times faster a minute later: a copy of the state into kept memory, a write of as many bytes with fsync, a read of as
+many bytes. Of the ratios to them, the median and the range are printed.
 """
 
 import argparse
@@ -33,7 +34,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher import BaseTrainer, CheckpointingHook
 from launcher.checkpoint.manifest import Manifest, is_small
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
@@ -342,12 +342,14 @@ class Yardsticks:
         self.copies = [t.clone() for t in self.tensors]
         self.times: dict[str, list[float]] = {"copy": [], "write": [], "read": []}
 
-    def take(self) -> None:
+    def take(self) -> dict[str, float]:
+        """The newest times."""
         self.times["copy"].append(seconds(lambda: [c.copy_(t) for c, t in zip(self.copies, self.tensors, strict=True)]))
         self.file.unlink(missing_ok=True)
         self.times["write"].append(seconds(self._write))
         forget(self.file.parent)
         self.times["read"].append(seconds(self._read))
+        return {name: times[-1] for name, times in self.times.items()}
 
     def _write(self) -> None:
         with open(self.file, "wb", buffering=0) as file:
@@ -405,68 +407,65 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     yard.take()
     yard.times = {name: [] for name in yard.times}
     step = statistics.median(seconds(training.step) for _ in range(5))
-    results: dict[str, dict[str, list[float]]] = {
-        c.name: {"blocked": [], "lost": [], "durable": [], "load": []} for c in contenders
-    }
+    results: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
     for repeat in range(arguments.repeats):
         for contender in contenders:
             print(f"repeat {repeat + 1} of {arguments.repeats}: {contender.name}", file=sys.stderr, flush=True)
-            yard.take()
-            measure_one(contender, training, step, results[contender.name])
+            times = yard.take()
+            results[contender.name].append(with_ratios(measure_one(contender, training, step), times))
     size = training.nbytes() / 1e9
     print(f"{size:.2f} GB; a step {step:.3f} s; copy {yard['copy']:.3f} s, write + fsync {yard['write']:.3f} s, "
           f"read {yard['read']:.3f} s")  # fmt: skip
-    print_table(results, memory, yard)
+    print_table(results, memory)
     shutil.rmtree(folder / "0")
-    left = statistics.median(exit_seconds(arguments.millions, folder / f"exit-{i}") for i in range(arguments.repeats))
-    print(f"SIGTERM to exit: {left:.2f} s, {left / yard['write']:.2f} of the write")
+    exits = []
+    for number in range(arguments.repeats):
+        times = yard.take()
+        exits.append(with_ratios({"exit": exit_seconds(arguments.millions, folder / f"exit-{number}")}, times))
+    print(f"SIGTERM to exit: {cell(exits, 'exit')}")
 
 
-def measure_one(contender: Contender, training: Training, step: float, results: dict[str, list[float]]) -> None:
+def measure_one(contender: Contender, training: Training, step: float) -> dict[str, float]:
+    """Seconds."""
     start = time.perf_counter()
-    results["blocked"].append(seconds(contender.begin))
+    figures = {"blocked": seconds(contender.begin)}
     contender.finish()
-    durable = contender.durable_at() - start
-    results["durable"].append(durable)
-    steps = max(4, int(1.5 * durable / step) + 1)
-    results["lost"].append(-loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2)
+    figures["durable"] = contender.durable_at() - start
+    steps = max(4, int(1.5 * figures["durable"] / step) + 1)
+    figures["lost"] = -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
     if not isinstance(contender, LightningAsync):
         forget(contender.folder)
-        results["load"].append(seconds(contender.load))
+        figures["load"] = seconds(contender.load)
+    return figures
 
 
-def print_table(results: dict[str, dict[str, list[float]]], memory: dict[str, int], yard: Yardsticks) -> None:
-    print(f"{'':28s} {'blocked':>8s} {'lost':>14s} {'durable':>15s} {'load':>14s}   extra memory")
-    for name, measured in results.items():
-        cells = {key: statistics.median(values) for key, values in measured.items() if values}
-        parts = [f"{name:28s} {cells['blocked']:7.2f}s"]
-        for key, against in (("lost", "copy"), ("durable", "write"), ("load", "read")):
-            parts.append(f"{cells[key]:7.2f}s {cells[key] / yard[against]:5.2f}x" if key in cells else f"{'-':>14s}")
-        print(*parts, f"{memory[name] / 1e9:8.2f} GB")
+YARDSTICK = {"lost": "copy", "durable": "write", "load": "read", "exit": "write"}
+
+
+def with_ratios(figures: dict[str, float], yardsticks: dict[str, float]) -> dict[str, float]:
+    return figures | {
+        f"{name} ratio": figures[name] / yardsticks[of] for name, of in YARDSTICK.items() if name in figures
+    }
+
+
+def cell(repeats: list[dict[str, float]], name: str) -> str:
+    """Median seconds, median ratio, range of the ratios."""
+    if name not in repeats[0]:
+        return "-"
+    ratios = [each[f"{name} ratio"] for each in repeats]
+    seconds = statistics.median(each[name] for each in repeats)
+    return f"{seconds:.2f}s {statistics.median(ratios):5.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def print_table(results: dict[str, list[dict[str, float]]], memory: dict[str, int]) -> None:
+    print(f"{'':28s} {'blocked':>8s} {'lost':>26s} {'durable':>26s} {'load':>26s}   extra memory")
+    for name, repeats in results.items():
+        blocked = statistics.median(each["blocked"] for each in repeats)
+        cells = [f"{cell(repeats, column):>26s}" for column in ("lost", "durable", "load")]
+        print(f"{name:28s} {blocked:7.2f}s", *cells, f"{memory[name] / 1e9:8.2f} GB")
 
 
 # ---------------------------------------------------------------------------------------------------- SIGTERM to exit
-class Leaving(BaseTrainer):
-    """Gets a SIGTERM at the end of its third step."""
-
-    def build_data_loader(self) -> Any:
-        return [torch.randn(16, WIDTH)]
-
-    def build_model(self) -> nn.Module:
-        return make_model(self.millions)
-
-    def build_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-
-    def forward(self, input: torch.Tensor) -> Any:
-        return self.model(input).pow(2).mean(), {}
-
-    def build_hooks(self) -> list[BaseHook]:
-        return [SendsTerm(), CheckpointingHook(interval=1000, exit_signals=[signal.SIGTERM])]
-
-    millions = 0.0
-
-
 class SendsTerm(BaseHook):
     def on_after_step(self, trainer: Any) -> None:
         if trainer.step == 3:
@@ -475,14 +474,20 @@ class SendsTerm(BaseHook):
 
 
 def exit_seconds(millions: float, folder: Path) -> float:
-    command = [sys.executable, __file__, "--leave", str(folder), "--millions", str(millions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Of a command with a model of about this size."""
+    layers = 12
+    command = [
+        sys.executable, "-m", "launcher", "model=mlp", f"model.hidden_dim={round((millions * 1e6 / layers) ** 0.5)}",
+        f"model.num_layers={layers}", "data=digits", "hooks=[checkpointing]", "tracker=[]", "trainer.max_steps=10",
+        "+hooks.term._target_=benchmarks.checkpoint.SendsTerm", f"paths.outputs={folder}",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     end = time.time()
-    assert done.returncode == 128 + signal.SIGTERM and (folder / "checkpoints/latest/manifest.json").exists(), (
-        done.stderr
-    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert len(list(folder.glob("*/*/checkpoints/latest/manifest.json"))) == 1, done.stderr
     shutil.rmtree(folder)
-    return end - float(done.stdout.split()[0])
+    return end - next(float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit())
 
 
 def main() -> None:
@@ -492,15 +497,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
     parser.add_argument("--only", nargs="*", help="contenders beside ours")
-    parser.add_argument("--leave", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.filterwarnings("ignore")
-    if arguments.leave:
-        trainer = Leaving(max_steps=100, workspace=arguments.leave, device="cpu")
-        trainer.millions = arguments.millions
-        trainer.train()
-        return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         measure(arguments, Path(folder))
 

@@ -1,5 +1,5 @@
-"""Large files bypass the page cache: allocating, filling and evicting its pages would slow a start, or the training
-that continues during a save. One chunk is written while the next is filled; several are read at once."""
+"""Large files are written past the page cache: allocating, filling and evicting its pages would slow the training that
+continues during a save. One chunk is written while the next is filled."""
 
 import errno
 import fcntl
@@ -12,9 +12,8 @@ from typing import Any
 
 CHUNK = 8 << 20
 READ = 4 << 20
-"""Bytes that each reading thread reads, hashes and copies at a time."""
+"""Bytes that are read and hashed at a time, while they are in the processor's cache."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-PAGE = 4096
 
 
 class ChunkWriter:
@@ -121,64 +120,22 @@ def write_all(fd: int, view: memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-class ChunkReader:
-    """Reads parts of files, from any number of threads."""
+def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> None:
+    """Fill `view` with the file's bytes from `start` on.
 
-    def __init__(self) -> None:
-        self._of_thread = threading.local()
-
-    def read(self, path: Path, start: int, view: memoryview, digest: Any = None) -> None:
-        """Fill `view` with the file's bytes from `start` on.
-
-        Args:
-            digest: updated with these bytes.
-        Raises:
-            ValueError: the file has fewer bytes.
-        """
-        direct = DIRECT if len(view) > READ // 4 else 0
-        try:
-            fd = os.open(path, os.O_RDONLY | direct)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not direct:
-                raise
-            fd = os.open(path, os.O_RDONLY)  # O_DIRECT is not supported here
-        try:
-            fill = self._read_pages if direct else _read
-            while view:
-                count = fill(fd, start, view, digest)
-                if count <= 0:
-                    raise ValueError(f"{path} ends too early.")
-                view, start = view[count:], start + count
-        finally:
-            os.close(fd)
-
-    def _read_pages(self, fd: int, start: int, view: memoryview, digest: Any) -> int:
-        """Read through page-aligned memory, in whole pages of the file."""
-        import numpy as np  # its copies release the GIL
-
-        if not hasattr(self._of_thread, "memory"):
-            self._of_thread.memory = memoryview(mmap.mmap(-1, READ))
-            self._of_thread.array = np.frombuffer(self._of_thread.memory, np.uint8)
-        skip = start % PAGE
-        length = min(READ, len(view) + skip + PAGE - 1) // PAGE * PAGE
-        try:
-            num_read = os.preadv(fd, [self._of_thread.memory[:length]], start - skip) - skip
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
-            return _read(fd, start, view, digest)
-        count = min(num_read, len(view))
-        if count > 0:
-            piece = self._of_thread.array[skip : skip + count]
+    Args:
+        digest: updated with these bytes.
+    Raises:
+        ValueError: the file has fewer bytes.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        while view:
+            count = os.preadv(fd, [view[:READ]], start)
+            if count <= 0:
+                raise ValueError(f"{path} ends too early.")
             if digest is not None:
-                digest.update(piece)
-            np.copyto(np.frombuffer(view[:count], np.uint8), piece)
-        return count
-
-
-def _read(fd: int, start: int, view: memoryview, digest: Any) -> int:
-    count = os.preadv(fd, [view[:READ]], start)
-    if digest is not None:
-        digest.update(view[:count])
-    return count
+                digest.update(view[:count])
+            view, start = view[count:], start + count
+    finally:
+        os.close(fd)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import xxhash
 
-from launcher.checkpoint.chunks import ChunkReader
+from launcher.checkpoint.chunks import read_bytes
 from launcher.checkpoint.files import FileEntry, nothing, write_file
 from launcher.checkpoint.header import DTYPES, OTHER_DTYPES, PARTS, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, changed
@@ -116,7 +116,6 @@ class ShardReader:
     ):
         self.path = path or (files[0].parent if files else Path())
         self.meta: dict[str, Any] = {}
-        self._chunks = ChunkReader()
         self._pool: ThreadPoolExecutor | None = None
         self._reads: list[Future[None]] = []
         self._pieces: dict[str, list[_Piece]] = {}
@@ -209,7 +208,7 @@ class ShardReader:
 
     def _read_bytes(self, piece: _Piece, start: int, view: memoryview, checksum: str | None = None) -> None:
         digest = None if checksum is None else xxhash.xxh3_128()
-        self._chunks.read(piece.file, start, view, digest)
+        read_bytes(piece.file, start, view, digest)
         if digest is not None and digest.hexdigest() != checksum:
             raise CorruptCheckpoint(piece.file.parent.name, changed(piece.file.name))
 
