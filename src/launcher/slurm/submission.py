@@ -59,13 +59,15 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         try:
             lock.acquire()
         except ConfigError as error:
-            vanished += isinstance(error.__cause__, FileNotFoundError)  # another command may remove the empty folder
-            if not isinstance(error.__cause__, FileNotFoundError | None) or vanished > 10:
-                raise
-            holder = read_holder(lock.path)
-            if holder is not None and not is_reported:
-                print(f"Waiting for {holder}, which is submitting runs.", file=sys.stderr, flush=True)
-                is_reported = True
+            if error.__cause__ is None:  # another command holds it
+                holder = read_holder(lock.path)
+                if holder is not None and not is_reported:
+                    print(f"Waiting for {holder}, which is submitting runs.", file=sys.stderr, flush=True)
+                    is_reported = True
+            else:  # another command may remove the empty folder, even while mkdir looks whether what exists is one
+                vanished += 1
+                if vanished > 10 or not isinstance(error.__cause__, FileNotFoundError | FileExistsError):
+                    raise
             signals.check()
             time.sleep(pause)
     try:

@@ -4,6 +4,7 @@ import json
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,27 @@ def test_one_command_at_a_time_submits(tmp_path):
     with one_at_a_time(tmp_path / "other" / "outputs"):
         pass
     assert not (tmp_path / "other").exists()  # it leaves no folder of its own
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_another_command_removes_meanwhile_is_made_again(tmp_path, monkeypatch, error):
+    mkdir, failures = Path.mkdir, [error(0, "removed while it was made")]
+
+    def fail_once(path: Path, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        mkdir(path, **options)
+
+    monkeypatch.setattr(Path, "mkdir", fail_once)
+    with one_at_a_time(tmp_path, pause=0):
+        assert (tmp_path / ".slurm" / "run.lock").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / ".slurm").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be written"), one_at_a_time(tmp_path, pause=0):
+        raise AssertionError
+    assert (tmp_path / ".slurm").read_text() == "a file"
 
 
 def test_the_lock_of_a_killed_command_is_taken_over(tmp_path):
