@@ -20,8 +20,7 @@ from launcher.config.schema import validate
 from launcher.config.session import loader, session
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import VERSIONED, code_state
-from launcher.run.record import Attempt
-from launcher.run.record_format import iso
+from launcher.run.record_format import Attempt, iso
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MODELS = ("mlp", "gpt")

@@ -25,7 +25,8 @@ from launcher.run.lock import RunLock
 from launcher.run.logs import setup_logging
 from launcher.run.provenance import code_state
 from launcher.run.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
-from launcher.run.record import Outcome, RunRecord
+from launcher.run.record import RunRecord
+from launcher.run.record_format import Outcome
 from launcher.trackers.base import build_trackers
 from launcher.trackers.process import FollowerProcess
 from launcher.train.build import build_trainer, logger

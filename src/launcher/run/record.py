@@ -10,40 +10,16 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
-from launcher.run.record_format import ATTEMPT_TYPES, iso, plain_number, read_record
-
-Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
+from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, plain_number, read_record
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Attempt:
-    """One process (or group of ranks) that worked on the run. `outcome` is None while it works.
-
-    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
-    """
-
-    number: int
-    started: str
-    host: str
-    pid: int
-    start_step: int
-    ended: str | None = None
-    slurm_job_id: str | None = None
-    end_step: int | None = None
-    outcome: Outcome | None = None
-    signal: str | None = None
-    exit_code: int | None = None
-    reason: str | None = None
-    world_size: int | None = None
 
 
 class RunRecord:

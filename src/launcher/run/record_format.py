@@ -3,11 +3,13 @@
 import json
 import math
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
+Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
 RECORD_TYPES: dict[str, Any] = {
@@ -23,6 +25,28 @@ ATTEMPT_TYPES: dict[str, Any] = {
     "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
 }  # fmt: skip
+
+
+@dataclass
+class Attempt:
+    """One process (or group of ranks) that worked on the run. `outcome` is None while it works.
+
+    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
+    """
+
+    number: int
+    started: str
+    host: str
+    pid: int
+    start_step: int
+    ended: str | None = None
+    slurm_job_id: str | None = None
+    end_step: int | None = None
+    outcome: Outcome | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    world_size: int | None = None
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:

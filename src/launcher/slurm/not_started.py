@@ -10,7 +10,8 @@ from pathlib import Path
 from launcher.run.folder import RunFolder
 from launcher.run.holder import is_held
 from launcher.run.provenance import slurm_job_id
-from launcher.run.record import Outcome, RunRecord
+from launcher.run.record import RunRecord
+from launcher.run.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
-from launcher.run.record import Attempt, RunRecord
-from launcher.run.record_format import read_record
+from launcher.run.record import RunRecord
+from launcher.run.record_format import Attempt, read_record
 
 
 class Clock:
