@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
-from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.run.ranks import Ranks
 from support import python
 from support.paths import SUPPORT
@@ -197,32 +195,6 @@ def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
     assert "hung" in record(tmp_path)["attempts"][-1]["reason"]
 
 
-def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang, real = threading.Event(), os.fsync
-    first = threading.Lock()
-
-    def fsync(fd: int) -> None:
-        if threading.current_thread().name == "checkpoint-writer" and first.acquire(blocking=False):
-            hang.wait()
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    store = CheckpointStore(tmp_path)
-    writer = saver(store, patience=0.2)
-    writer.save(payload(1, torch.ones(3)), wait=False)
-    sleeper = writer._writing.thread  # type: ignore[union-attr]
-    with pytest.raises(SaveFailed, match="hung"):
-        writer.finish()
-    writer.save(payload(1, torch.full((3,), 2.0)), wait=False)
-    assert not writer.in_flight, "it waits now"
-    hang.set()
-    assert sleeper is not None
-    sleeper.join(10)
-    assert not sleeper.is_alive()
-    assert torch.equal(StoredCheckpoint(store.path(1)).read("model/w"), torch.full((3,), 2.0))
-    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["latest", "step-00000001"]
-
-
 # ------------------------------------------------------------------------------------------------ signals and isolation
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -299,31 +271,6 @@ def two_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = launch(outputs, *TWO)
     assert done.returncode == 0, done.output
     return outputs
-
-
-# ---------------------------------------------------------------------------------------------------------- retention
-def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    writer = saver(store, keep=1)
-    for step in (1, 2, 3):
-        writer.save(payload(step, torch.ones(3), is_best=step == 1), wait=True)
-    (store.path(3) / "state.json").write_bytes(b"{}")
-    found = store.newest_valid()
-    assert found is not None and found[1].step == 2
-    writer.save(payload(4, torch.ones(3)), wait=True)
-    assert store.steps() == [1, 2, 4] and store.linked("best") == 1
-    for step in store.steps():
-        verify(store.path(step))
-    assert (tmp_path / "corrupt-step-00000003").is_dir()
-
-
-def test_nothing_is_pruned_for_an_invalid_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CheckpointStore(tmp_path)
-    writer = saver(store)
-    writer.save(payload(1, torch.ones(3)), wait=True)
-    monkeypatch.setattr(store, "link", lambda name, target: (store.root / target / "state.json").unlink())
-    writer.save(payload(2, torch.ones(3)), wait=True)
-    assert store.steps() == [1, 2], "the one before stays"
 
 
 def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Saver:

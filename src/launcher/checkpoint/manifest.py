@@ -75,7 +75,7 @@ class Manifest:
 def _parse(folder: Path, content: bytes) -> Manifest:
     data = json.loads(content)
     version = data["format_version"]
-    if type(version) is int and version > VERSION:
+    if version > VERSION:
         raise UnsupportedCheckpoint(
             f"{folder}: this checkpoint has format version {version}, and this version of Launcher reads up to "
             f"{VERSION}; use the version that wrote it, or a newer one."

@@ -32,15 +32,15 @@ READERS = 4
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor, copied only if it is not contiguous."""
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    # Not `reshape`: for torch a single value is contiguous with any stride, and keeps it.
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
     """The property of a tensor that a checkpoint does not support, as a noun; None if it can be stored."""
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
-    if tensor.dtype in DTYPES:
-        return None
     try:
         torch.empty(1, dtype=tensor.dtype).copy_(torch.empty(1, dtype=tensor.dtype)).view(torch.uint8)
     except (RuntimeError, NotImplementedError):
@@ -121,7 +121,7 @@ class ShardReader:
         self._pieces: dict[str, list[_Piece]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
-            pieces = entries[file.name].pieces if entries is not None and file.name in entries else ()
+            pieces = entries[file.name].pieces if entries is not None else ()
             header, base = read_header(file, pieces[0][1] if pieces else None)
             ends = accumulate(length for length, _ in pieces)
             sums = {end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)}
@@ -132,9 +132,8 @@ class ShardReader:
                 if name in others:
                     shape, dtype = shape[:-1], getattr(torch, others[name])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
-                start, end = entry["data_offsets"]
-                checksum = sums.get(base + start) if end > start else None
-                piece = _Piece(file, base + start, dtype, shape, tuple(part["offset"]), checksum)
+                start, _ = entry["data_offsets"]
+                piece = _Piece(file, base + start, dtype, shape, tuple(part["offset"]), sums.get(base + start))
                 self._pieces.setdefault(name, []).append(piece)
                 self._shapes[name] = tuple(part["shape"])
 

@@ -178,7 +178,7 @@ class CheckpointStore:
                 else:
                     os.rename(place, self.path(copied))
                     return self.relink()
-            if step is not None and (not place.is_symlink() or self.linked(name) != step):
+            if step is not None and self.linked(name) != step:
                 self.link(name, step_name(step))
             elif step is None:
                 place.unlink(missing_ok=True)

@@ -27,8 +27,8 @@ class StoredCheckpoint(ShardReader):
     def __init__(self, path: Path):
         self.manifest = Manifest.read(path)
         entries = {entry.name: entry for entry in self.manifest.files}
-        super().__init__(sorted(path.glob("shard-*.safetensors")), path=path, entries=entries)
-        self.meta = _read_tree(path / "state.json") or {}
+        super().__init__([path / name for name in sorted(entries) if name.startswith("shard-")], path, entries)
+        self.meta = self._read_tree("state") or {}
 
     def use_average(self, which: str) -> None:
         """Read an average of the weights (see `hooks.ema`) in place of the weights.
@@ -50,15 +50,15 @@ class StoredCheckpoint(ShardReader):
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
         """The state of one rank; None: it was saved with fewer ranks."""
-        return _read_tree(self.path / f"rank-{rank:05d}.json")
+        return self._read_tree(f"rank-{rank:05d}")
 
-
-def _read_tree(file: Path) -> Any:
-    if not file.exists():
-        return None
-    beside = file.with_suffix(".safetensors")
-    tensors = ShardReader([beside] if beside.exists() else [])
-    return decode(json.loads(file.read_bytes()), {name: tensors.read(name) for name in tensors.names()})
+    def _read_tree(self, name: str) -> Any:
+        listed = {entry.name for entry in self.manifest.files}  # a copy over another save may leave that one's files
+        if f"{name}.json" not in listed:
+            return None
+        tensors = ShardReader([self.path / file for file in (f"{name}.safetensors",) if file in listed])
+        data = json.loads((self.path / f"{name}.json").read_bytes())
+        return decode(data, {key: tensors.read(key) for key in tensors.names()})
 
 
 def weights_digest(path: Path) -> str:

@@ -1,8 +1,13 @@
 import re
+from contextlib import nullcontext
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
@@ -14,6 +19,7 @@ def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
     tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES if "float8" not in str(dtype)}
     tensors |= {"scalar": torch.tensor(1.5), "empty": torch.zeros(0, 4), "strided": torch.arange(12.0).reshape(3, 4).T}
     write_tensors(tmp_path / "x.safetensors", tensors)
+    assert int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little") % 8 == 0, "the data are aligned"
     theirs, ours = load_file(tmp_path / "x.safetensors"), ShardReader([tmp_path / "x.safetensors"])
     assert set(theirs) == set(tensors) == set(ours.names())
     for name, tensor in tensors.items():
@@ -35,61 +41,64 @@ def test_every_dtype_comes_back_or_is_refused(tmp_path: Path) -> None:
         assert torch.equal(reader.read("w").view(torch.uint8), source.view(torch.uint8)), dtype
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("readers", [1, 2, 3, 5])
-def test_pieces_fit_any_other_cut(tmp_path: Path, world: int, readers: int) -> None:
-    whole = torch.arange(7 * 4.0).reshape(7, 4)
-    files = []
-    for rank, piece in enumerate(whole.tensor_split(world)):
-        offset = sum(len(p) for p in whole.tensor_split(world)[:rank])
-        files.append(tmp_path / f"shard-{rank}.safetensors")
-        write_tensors(files[-1], {"w": piece}, {"w": Part((7, 4), (offset, 0))})
-    reader = ShardReader(files)
-    assert reader.shape("w") == (7, 4) and torch.equal(reader.read("w"), whole)
-    start = 0
-    for wanted in whole.tensor_split(readers):
-        target = torch.empty_like(wanted)
-        reader.read_into("w", target, (start, 0))
-        assert torch.equal(target, wanted)
-        start += len(wanted)
-    columns = torch.empty(7, 2)
-    reader.read_into("w", columns, (0, 1))
-    assert torch.equal(columns, whole[:, 1:3])
+@st.composite
+def regions(draw: st.DrawFn, whole: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """An offset, and the slices of a box of a tensor of this shape, or of a run of its values."""
+    sizes = whole if draw(st.booleans()) else (prod(whole),)
+    starts = tuple(draw(st.integers(0, size)) for size in sizes)
+    ends = (draw(st.integers(start, size)) for start, size in zip(starts, sizes, strict=True))
+    return starts, tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
 
 
-@pytest.mark.parametrize("cuts", [[], [5], [13, 15], [1, 10, 19]])
-def test_runs_of_values_fit_any_other_cut(tmp_path: Path, cuts: list[int]) -> None:
-    whole = torch.arange(7 * 4.0).reshape(7, 4)
-    files = []
-    for rank, (start, end) in enumerate(zip([0, *cuts], [*cuts, 28], strict=True)):
-        files.append(tmp_path / f"shard-{rank}.safetensors")
-        write_tensors(files[-1], {"w": whole.view(-1)[start:end]}, {"w": Part((7, 4), (start,))})
-    reader = ShardReader(files)
-    assert reader.shape("w") == (7, 4) and torch.equal(reader.read("w"), whole)
-    for offset, expected in {(2, 0): whole[2:5], (0, 1): whole[:, 1:3], (9,): whole.view(-1)[9:20]}.items():
-        target = torch.empty_like(expected)
-        with reader.concurrent_reads():
+def cut(whole: torch.Tensor, slices: tuple[slice, ...]) -> torch.Tensor:
+    return (whole if len(slices) == whole.dim() else whole.reshape(-1))[slices]
+
+
+@settings(deadline=None)
+@given(st.data(), st.lists(st.integers(1, 5), max_size=3).map(tuple), st.booleans(), st.booleans())
+def test_any_cut_fits_any_other(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    shape: tuple[int, ...],
+    are_verified: bool,
+    is_concurrent: bool,
+) -> None:
+    """Pieces are boxes along one dimension or runs, in a file each; any box or run is read, into any memory layout."""
+    dtype = data.draw(st.sampled_from([torch.float32, torch.int64, torch.bfloat16]))
+    whole = torch.arange(prod(shape)).to(dtype).reshape(shape)
+    dim = data.draw(st.integers(-1, len(shape) - 1))  # -1: runs
+    size = prod(shape) if dim < 0 else shape[dim]
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, size), max_size=2))), size]
+    folder, files, entries = tmp_path_factory.mktemp("shards"), [], {}
+    for rank, (start, end) in enumerate(pairwise(cuts)):
+        offset = (start,) if dim < 0 else tuple(start if i == dim else 0 for i in range(len(shape)))
+        piece = whole.reshape(-1)[start:end] if dim < 0 else whole.narrow(dim, start, end - start)
+        files.append(folder / str(rank))
+        # what lies before and behind it in the file must not be read
+        tensors = {"before": torch.tensor([7], dtype=dtype), "w": piece, "behind": torch.tensor([7], dtype=dtype)}
+        entries[str(rank)] = write_tensors(files[-1], tensors, {"w": Part(shape, offset)})
+    reader = ShardReader(files, entries=entries if are_verified else None)
+    assert torch.equal(reader.read("w"), whole)
+    targets = []
+    with reader.concurrent_reads() if is_concurrent else nullcontext():
+        for offset, slices in data.draw(st.lists(regions(shape), max_size=3)):
+            expected = cut(whole, slices)
+            memory = torch.empty(*expected.shape, 2, dtype=data.draw(st.sampled_from([dtype, torch.float64])))
+            target = memory[..., 0] if data.draw(st.booleans()) else memory[..., 0].contiguous()
             reader.read_into("w", target, offset)
-        assert torch.equal(target, expected)
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_boxes_are_read_as_runs(tmp_path: Path, dim: int) -> None:
-    whole = torch.arange(7 * 4.0).reshape(7, 4)
-    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
-    for file, piece, start in zip(files, whole.split(3 if dim else 5, dim), (0, 3 if dim else 5), strict=True):
-        write_tensors(file, {"w": piece}, {"w": Part((7, 4), (0, start) if dim else (start, 0))})
-    target = torch.empty(17)
-    ShardReader(files).read_into("w", target, (6,))
-    assert torch.equal(target, whole.view(-1)[6:23])
-    with pytest.raises(ValueError, match="hold"):
-        ShardReader(files[:1]).read_into("w", target, (6,))
+            targets.append((target, expected))
+    assert all(torch.equal(target.to(dtype), expected) for target, expected in targets)
 
 
 def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
     write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": Part((4, 2), (0, 0))})
+    reader = ShardReader([tmp_path / "a.safetensors"])
     with pytest.raises(ValueError, match="hold 4 of the 8"):
-        ShardReader([tmp_path / "a.safetensors"]).read("w")
+        reader.read("w")
+    with pytest.raises(ValueError, match="hold 4 of the 8"):
+        reader.read_into("w", torch.empty(8).view(4, 2).T.contiguous().T, (0, 0))
+    with pytest.raises(ValueError, match="hold 4 of the 6"):
+        reader.read_into("w", torch.empty(6), (0,))
 
 
 def test_a_flipped_byte_is_found_on_the_way(tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import SaveFailed, Saver
+from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.run.ranks import Ranks
+from launcher.strategies.base import Part
 from support.stores import change_manifest, payload, save
 
 
@@ -55,16 +58,17 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
         assert (tmp_path / "corrupt-step-00000010").is_dir()
 
 
-def test_any_flipped_bit_of_the_manifest_shows(tmp_path: Path) -> None:
+def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
+    """A checkpoint that was copied over another save of its step, by more ranks, has that one's files too."""
     store = CheckpointStore(tmp_path)
     save(store, 5)
-    file = store.path(5) / "manifest.json"
-    good = file.read_bytes()
-    for position in range(len(good)):
-        if not good[position : position + 1].isspace():
-            file.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
-            with pytest.raises(CorruptCheckpoint):
-                verify(store.path(5))
+    folder = store.path(5)
+    write_tensors(folder / "shard-00001.safetensors", {"model/w": torch.zeros(2)}, {"model/w": Part((4,), (2,))})
+    write_tensors(folder / "state.safetensors", {"other": torch.zeros(2)})
+    (folder / "rank-00001.json").write_text("{}")
+    stored, last = StoredCheckpoint(folder), torch.empty(3)
+    stored.read_into("model/w", last, (1,))
+    assert torch.equal(last, torch.full((3,), 5.0)) and stored.rank_state(1) is None
 
 
 def test_none_left_is_an_error_and_stays_one(tmp_path: Path) -> None:
@@ -74,13 +78,17 @@ def test_none_left_is_an_error_and_stays_one(tmp_path: Path) -> None:
     (store.path(5) / "state.json").unlink()
     for _ in range(2):
         with pytest.raises(CorruptCheckpoint):
-            store.newest_valid()
+            CheckpointStore(tmp_path).newest_valid()
+        CheckpointStore(tmp_path).recover()
+        assert os.listdir(tmp_path) == ["corrupt-step-00000005"]
 
 
 def test_saving_a_step_again(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5, value=1.0)
+    shutil.copytree(store.path(5), tmp_path / ".replaced-step-00000005")  # could not be deleted after an earlier save
     save(store, 5, value=2.0)
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000005"]
     assert torch.equal(StoredCheckpoint(store.path(5)).read("model/w"), torch.full((4,), 2.0))
 
 
@@ -94,11 +102,16 @@ def test_a_step_whose_second_save_fails_keeps_its_first(tmp_path: Path) -> None:
     assert newest is not None and newest[0] == store.path(5)
 
 
-def test_recovery_after_a_writer_that_died(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["between the two renames", "after them"])
+def test_recovery_after_a_writer_that_died(tmp_path: Path, killed: str) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
-    store.path(5).rename(tmp_path / ".replaced-step-00000005")  # killed between the two renames
+    if killed == "after them":
+        shutil.copytree(store.path(5), tmp_path / ".replaced-step-00000005")
+    else:
+        store.path(5).rename(tmp_path / ".replaced-step-00000005")
     store.begin(10)
+    os.symlink("step-00000010", tmp_path / ".tmp-latest")
     store.recover()
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["latest", "step-00000005"]
     verify(store.path(5))
@@ -109,16 +122,39 @@ def test_pruning_spares_the_best(tmp_path: Path) -> None:
     save(store, 1, best=True, keep=1)
     for step in (2, 3, 4):
         save(store, step, keep=1)
-    assert store.steps() == [1, 3, 4]
+    assert sorted(os.listdir(tmp_path)) == ["best", "latest", *(f"step-0000000{step}" for step in (1, 3, 4))]
 
 
-def test_a_failed_write_says_where(tmp_path: Path) -> None:
+def test_nothing_is_deleted_for_one_that_has_lost_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1)
-    (tmp_path / ".tmp-step-00000002-2").write_text("a file where the folder should be")
-    with pytest.raises(SaveFailed, match="rank 0"):
+    save(store, 2)
+    (store.path(2) / "state.json").unlink()
+    store.tidy(2, Retention())
+    assert store.steps() == [1, 2] and "state.json is missing" in caplog.text
+
+
+def test_a_failed_write_says_where_and_leaves_nothing(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(SaveFailed, match="rank 0: FileNotFoundError"):
+        Saver(store, Ranks(), Retention()).save(replace(payload(2), texts={"no/such/folder": ""}), wait=True)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("folder", ["exists", "was removed"])
+def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -> None:
+    def taken_over() -> None:
+        raise OSError("another process has the run")
+
+    store = CheckpointStore(tmp_path / "checkpoints")
+    if folder == "exists":
+        save(store, 1)
+    store.check_lock = taken_over
+    with pytest.raises(SaveFailed, match="another process"):
         save(store, 2)
-    assert store.newest_valid() is not None
+    assert store.root.exists() == (folder == "exists") and store.steps() == [1] * (folder == "exists")
 
 
 def test_what_was_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
@@ -141,6 +177,17 @@ def test_one_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(tmp_pat
     save(store, 10)
     store.set_aside(store.path(10), CorruptCheckpoint("step-00000010", "cannot be read on rank 3"))
     newest = store.newest_valid()
+    assert newest is not None and newest[1].step == 5
+
+
+def test_all_files_of_one_that_was_set_aside_are_verified(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    save(store, 10)
+    shard = store.path(10) / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    store.set_aside(store.path(10), CorruptCheckpoint("step-00000010", "cannot be loaded"))
+    newest = CheckpointStore(tmp_path).newest_valid(is_small)
     assert newest is not None and newest[1].step == 5
 
 
@@ -195,21 +242,27 @@ def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) 
     assert store.steps() == [5] and store.linked("latest") == 5
 
 
-@pytest.mark.parametrize("wrong", ["missing", "dangling", "a file", "an older one"])
+@pytest.mark.parametrize("wrong", ["missing", "dangling", "to elsewhere", "a file", "a folder", "an older one"])
 def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
     """`best` from what the newest checkpoint remembers."""
     store = CheckpointStore(tmp_path)
     for step in (5, 10, 15):
-        save(store, step, best=step == 10)
+        save(store, step, best=step < 15)
+    targets = {"dangling": "step-00000099", "to elsewhere": "..", "an older one": "step-00000005"}
     for name in ("latest", "best") if wrong != "an older one" else ("latest",):
         (tmp_path / name).unlink()
         if wrong == "a file":
             (tmp_path / name).write_text("step-00000010")
+        elif wrong == "a folder":
+            (tmp_path / name).mkdir()
         elif wrong != "missing":
-            os.symlink("step-00000005" if wrong == "an older one" else "step-00000099", tmp_path / name)
+            os.symlink(targets[wrong], tmp_path / name)
     assert store.best() == 10
     store.recover()
     assert (os.readlink(tmp_path / "latest"), os.readlink(tmp_path / "best")) == ("step-00000015", "step-00000010")
+    assert (tmp_path / "corrupt-best").is_dir() == (wrong == "a folder")
+    store.remove(10)
+    assert store.best() == 5
 
 
 def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
@@ -218,7 +271,7 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
         save(store, step, best=step == 15)
     store.set_aside(store.path(20), CorruptCheckpoint("x"))
     assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (20, 15, 10)]
-    assert store.steps() == [5] and store.linked("latest") == 5 and store.linked("best") is None
+    assert store.steps() == [5] and store.linked("latest") == 5 and not os.path.lexists(tmp_path / "best")
     assert store.abandon(5) == []
     save(store, 10)
     assert store.abandon(5) == ["abandoned-step-00000010.2"]
@@ -228,6 +281,7 @@ def test_a_removed_folder_is_created_again_for_the_next_save(tmp_path: Path, cap
     store = CheckpointStore(tmp_path / "checkpoints")
     saver = Saver(store, Ranks(), Retention())
     saver.save(payload(1), wait=True)
+    assert caplog.text == ""
     shutil.rmtree(store.root)
     saver.save(payload(2), wait=True)
     assert store.steps() == [2] and store.linked("latest") == 2

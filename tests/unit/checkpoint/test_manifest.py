@@ -1,0 +1,50 @@
+"""What the manifest notices: a change of itself, of each file, and a name outside its folder."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.checkpoint.files import write_file
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
+from launcher.checkpoint.store import CheckpointStore
+from support.stores import change_manifest, save
+
+
+def test_any_flipped_bit_of_the_manifest_shows(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    file = store.path(5) / "manifest.json"
+    good = file.read_bytes()
+    for position in range(len(good)):
+        if not good[position : position + 1].isspace():
+            file.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
+            with pytest.raises(CorruptCheckpoint):
+                verify(store.path(5))
+
+
+def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    (store.path(5) / "rank-00000.json").unlink()
+    with open(store.path(5) / "shard-00000.safetensors", "ab") as file:
+        file.write(b"x")
+    (store.path(5) / "state.json").unlink()
+    (store.path(5) / "state.json").mkdir()
+    with pytest.raises(CorruptCheckpoint) as caught:
+        verify(store.path(5), hashes=False)
+    assert re.fullmatch(
+        "rank-00000.json is missing; shard-00000.safetensors has .* bytes, should have .*; state.json is not a file",
+        caught.value.problem,
+    )
+
+
+@pytest.mark.parametrize("parent", ["absolute", ".."])
+def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path, parent: str) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    outside = write_file(tmp_path / "outside", [b"x"])
+    name = str(tmp_path / "outside") if parent == "absolute" else "../outside"
+    change_manifest(store.path(5), files=[{"name": name, "size": outside.size, "xxh3": outside.xxh3}])
+    with pytest.raises(CorruptCheckpoint, match="is outside the folder"):
+        verify(store.path(5))
