@@ -68,10 +68,11 @@ class ScriptedSlurm:
         self.answer("killed by hand")
         (self.folder / "config").write_text("KillWait                = 30 sec\n")
         (self.folder / "requeued").write_text(ANSWERS["preempted without a grace, REQUEUE"])
-        variables = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "node1", "SLURM_RESTART_COUNT": str(restarts)}
+        variables = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "node1"}
+        variables |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}  # SLURM does not set it at first
         for name, value in {**variables, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}.items():
             patch.setenv(name, value)
-        for name in ("RANK", "WORLD_SIZE"):
+        for name in ("RANK", "WORLD_SIZE", *(() if restarts else ("SLURM_RESTART_COUNT",))):
             patch.delenv(name, raising=False)
 
     def answer(self, *names: str) -> None:

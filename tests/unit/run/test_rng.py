@@ -7,11 +7,22 @@ import torch
 
 from launcher.checkpoint.tree import decode, encode
 from launcher.run import rng, signals
-from launcher.run.rng import host_state, isolated, isolated_rng, restore_rng, rng_state, seed_all, seed_host
+from launcher.run.rng import (
+    host_state,
+    isolated,
+    isolated_rng,
+    restore_rng,
+    rng_state,
+    seed_all,
+    seed_host,
+    set_deterministic,
+)
 
 
 def draw() -> list[Any]:
-    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(2).tolist()]
+    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    host = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+    return host + [torch.rand(2, device=device).tolist() for device in devices]
 
 
 def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
@@ -24,6 +35,23 @@ def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
         seed_all(seed, rank)
         others.append(draw())
     assert all(a != b for numbers in others for a, b in zip(numbers, first, strict=True))
+
+
+def test_the_numbers_of_a_seed_are_fixed() -> None:
+    """A run of today must be the same run under another release."""
+    seed_all(2**63 - 1, rank=1)
+    drawn = random.getrandbits(32), np.random.get_state()[1][0], torch.initial_seed()
+    assert drawn == (1259353107, 1980855000, 3999563611493198024)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_deterministic_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    try:
+        set_deterministic(enabled)
+        assert torch.are_deterministic_algorithms_enabled() is enabled is not torch.backends.cudnn.benchmark
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_state_goes_through_a_checkpoint() -> None:

@@ -4,18 +4,23 @@ import json
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
-from launcher.run import signals
+from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
+from launcher.run.holder import Holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
+from launcher.slurm import requeue
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal
-from launcher.slurm.requeue import STAY, Requeue, guarded
+from launcher.slurm.requeue import READ_KEY, SECOND_LOOK, STAY, Requeue, guarded
 from support.scripted_slurm import ScriptedSlurm
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
@@ -72,10 +77,65 @@ def test_after_a_signal(slurm, folder, answer, signum, code, requeues, outcome):
     assert state(folder) == outcome
 
 
-def test_a_preemption_that_shows_late_is_waited_for(slurm, folder):
+@pytest.mark.parametrize("age", [0.0, 10.0])
+def test_a_preemption_that_shows_late_is_waited_for(slurm, folder, age):
     slurm.answer("killed by hand", "preempted, with a grace")
-    assert leave(folder).code == 143
-    assert slurm.calls[:3] == ["show job", "show job", "requeue 6"]
+    slept: list[float] = []
+    stop = signals.Stop(TERM)
+    stop.received_at -= age
+    assert Requeue(folder, "6", Budget(), sleep=slept.append).leave(stop).code == 143
+    if age:  # it would show by now: the save took that long
+        assert slurm.calls == ["show job", "show config"] and slept == []
+    else:
+        assert slurm.calls[:3] == ["show job", "show job", "requeue 6"] and 0 < slept[0] <= SECOND_LOOK
+
+
+@pytest.mark.parametrize(("budget", "code"), [(Budget(), 143), (Budget(max_preemptions=0), 1)])
+def test_all_ranks_exit_with_the_decision_of_rank_0(slurm, folder, monkeypatch, budget, code):
+    """The other asks SLURM nothing, and exits only once rank 0 has decided."""
+
+    class Second(Requeue):
+        rank = 1
+
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(ranks, "has_met", lambda: True)
+    monkeypatch.setattr(ranks, "store", lambda: store)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    slurm.answer("preempted, with a grace")
+    second = Second(folder, "6", budget)
+    second.begin()
+    second.leave_by_force(TERM, "No progress")
+    assert slurm.calls == []
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(second.leave, signals.Stop(TERM))
+        assert leave(folder, budget=budget).code == code
+        assert store.add(READ_KEY, 0) == 1, "rank 0 serves the store, so it waits until the others have read it"
+        assert other.result(60).code == code
+    assert slurm.calls.count("requeue 6") == (code == 143)
+
+
+def test_without_rank_0_the_others_exit_with_the_signal(slurm, folder, monkeypatch):
+    monkeypatch.setattr(ranks, "has_met", lambda: True)
+    monkeypatch.setattr(ranks, "store", torch.distributed.HashStore)
+    monkeypatch.setattr(requeue, "STAY", -59.9)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert leave(folder).code == 143 and slurm.calls == []
+
+
+def test_the_record_of_a_run_that_another_process_has_is_not_touched(slurm, folder):
+    """It was taken over on another machine."""
+    before = folder.record_path.read_bytes()
+    folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), host="node7", slurm_job_id="99"))))
+    slurm.answer("preempted, with a grace")
+    assert leave(folder).code == 143 and "requeue 6" in slurm.calls
+    assert folder.record_path.read_bytes() == before
+
+
+def test_a_run_without_a_record_gets_none(slurm, folder):
+    folder.record_path.unlink()
+    slurm.answer("cancelled")
+    assert leave(folder).code == 143 and not folder.record_path.exists()
 
 
 def test_a_refused_requeue_fails_the_run(slurm, folder):
@@ -98,6 +158,7 @@ def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
     assert leave(folder, budget=Budget(max_preemptions=0)).code == 1
     outcome, reason = state(folder)
     assert outcome == "failed" and "dispatch.max_preemptions=0" in reason and "requeue 6" not in slurm.calls
+    assert json.loads(folder.record_path.read_text())["attempts"][-1]["exit_code"] == 1
 
 
 @pytest.mark.parametrize(("grace", "is_refused"), [("0", True), ("30", False)])
@@ -145,12 +206,12 @@ def test_what_runs_cancel_has_recorded_stays(slurm, folder):
     assert state(folder)[0] == "cancelled"
 
 
-def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder):
+def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slurm.stop_answering()
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
     assert policy.leave(signals.Stop(TERM)).code == 143
-    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls
+    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls and caplog.text.count("Asking again") == 1
     assert state(folder)[0] == "preempted" and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
 
 
@@ -188,6 +249,8 @@ def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
     record.end_attempt("failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress")
     slurm.answer("cancelled")
     with RunLock(folder):
+        Requeue(folder, "6", Budget()).leave_by_force(INT, "No progress for 2 s after SIGINT")
+        assert slurm.calls == []
         Requeue(folder, "6", Budget()).leave_by_force(TERM, "No progress for 2 s after SIGTERM")
     expected = "the SLURM job was cancelled; No progress for 2 s after SIGTERM"
     assert state(folder) == ("cancelled", expected)
@@ -204,8 +267,10 @@ def test_restarts_without_progress_end(slurm, folder):
 
 def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
     slurm.answer("preempted, with a grace")
+    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {}})
     with pytest.raises(signals.Stop):
-        Requeue(folder, "6", Budget()).begin()
+        guarded(config, lambda: pytest.fail("it has started"))
+    assert "requeue 6" in slurm.calls
 
 
 def test_a_completed_run_does_not_ask(slurm, folder):
