@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from launcher.checkpoint.files import write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
@@ -63,10 +64,10 @@ def test_order_of_a_save() -> None:
     calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
     folder = ".tmp-step-00000010-1"
     manifest = calls.index(("open", f"{folder}/manifest.json"))
-    written = {path for name, path in calls if name == "write"}
+    written = {path for name, path in calls if name == "pwrite"}
     assert len(written) == 7
     for path in written - {f"{folder}/manifest.json"}:
-        last_write = max(i for i, call in enumerate(calls) if call == ("write", path))
+        last_write = max(i for i, call in enumerate(calls) if call == ("pwrite", path))
         assert last_write < calls.index(("fsync", path)) < manifest
     order = [("fsync", f"{folder}/manifest.json"), ("fsync", folder), ("rename", folder), ("replace", ".tmp-latest")]
     places = [calls.index(call) for call in order]
@@ -86,7 +87,7 @@ def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------- failing in a run
 def test_training_continues_and_retries(tmp_path: Path) -> None:
-    faults = (("open", "EACCES"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
+    faults = (("open", "EACCES"), ("pwrite", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
     hooks = [broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults, 2)]
     done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9", real=True)
     assert done.returncode == 0, done.output
@@ -123,6 +124,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", place], check=True)
+
+
+def test_a_disk_without_room_is_noticed_before_the_first_byte(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("it wrote"))
+    with pytest.raises(OSError, match="No space left"):
+        write_file(small_disk / "x", [b"1"], size=100 << 20)
 
 
 def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
@@ -248,7 +257,7 @@ def test_ranks_agree(tmp_path: Path) -> None:
     assert record(tmp_path)["attempts"][-1]["start_step"] == found[-1]
 
 
-@pytest.mark.parametrize(("call", "rank"), [("write", 1), ("fsync", 0), ("rename", 0)])
+@pytest.mark.parametrize(("call", "rank"), [("pwrite", 1), ("fsync", 0), ("rename", 0)])
 def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str, rank: int) -> None:
     """All end; the checkpoint before is whole, and the next attempt resumes from it."""
     killed = launch(tmp_path, *TWO, broken([20], call=call, how="kill", rank=rank))

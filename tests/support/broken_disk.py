@@ -22,7 +22,7 @@ class BrokenDisk(BaseHook):
         rank: on this rank alone; None: on all.
     """
 
-    def __init__(self, steps: list[int], call: str = "write", how: str | float = "EIO", rank: int | None = None):
+    def __init__(self, steps: list[int], call: str = "pwrite", how: str | float = "EIO", rank: int | None = None):
         self.steps, self.call, self.how, self.rank = list(steps), call, how, rank
 
     def on_before_train(self, trainer: Any) -> None:

@@ -25,7 +25,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.run.ranks import Ranks
 
-CALLS = ("open", "write", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir")
+CALLS = ("open", "pwrite", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir")
 
 
 @dataclass
@@ -53,13 +53,13 @@ class Calls:
                 return fd
             self.count += 1
             if self.count == self.kill_at:
-                if name == "write":  # half way
-                    real(args[0], bytes(args[1])[: len(args[1]) // 2])
+                if name == "pwrite":  # half way
+                    real(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
                 os.kill(os.getpid(), signal.SIGKILL)
             if name == self.without:
                 return None
             value = real(*args, **kwargs)
-            what = self.paths.get(args[0], "?") if name in ("write", "fsync") else os.fspath(args[0])
+            what = self.paths.get(args[0], "?") if name in ("pwrite", "fsync") else os.fspath(args[0])
             if name == "open":
                 self.paths[value] = what
             target = os.fspath(args[1]) if name in ("rename", "replace") else ""
@@ -112,7 +112,7 @@ def cut_power(calls: list[list[str]], root: Path) -> None:
     """Zero every file that was written and not fsynced since; names stay, as on a file system with a journal."""
     unsafe: dict[str, bool] = {}
     for name, what, target in calls:
-        if name in ("write", "open"):
+        if name in ("pwrite", "open"):
             unsafe[what] = True
         elif name == "fsync":
             unsafe.pop(what, None)

@@ -1,6 +1,7 @@
 """Large files are written past the page cache: allocating, filling and evicting its pages would slow the training that
-continues during a save. One chunk is written while the next is filled."""
+continues during a save. Two chunks are being written while the next is filled."""
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -13,88 +14,90 @@ from typing import Any
 CHUNK = 8 << 20
 READ = 4 << 20
 """Bytes that are read and hashed at a time, while they are in the processor's cache."""
+WRITERS = 2
 DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class ChunkWriter:
     """Writes a new file. On leaving, the kernel has all bytes; the caller does the fsync.
 
-    Full chunks are written with O_DIRECT, from page-aligned memory. The rest, small files, and file systems without
-    O_DIRECT use ordinary writes.
+    Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space: writes that make a file longer
+    wait for each other. The rest, small files, and file systems without O_DIRECT use ordinary writes.
 
     Args:
         size: the approximate number of bytes.
     """
 
     def __init__(self, fd: int, size: int):
-        self.fd, self.is_small = fd, size < 2 * CHUNK
+        self.fd, self.size, self.is_small = fd, size, size < 2 * CHUNK
         self._flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        self._todo: SimpleQueue[mmap.mmap | None] = SimpleQueue()
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._is_pending = False
-        self._buffers: list[tuple[mmap.mmap, Any]] = []
+        self._full: SimpleQueue[tuple[mmap.mmap, int] | None] = SimpleQueue()
+        self._empty: SimpleQueue[mmap.mmap] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+        self._start = 0
+        """Where in the file the next bytes belong; for large files, those of `_chunk`."""
         self._filled = 0
 
     def __enter__(self) -> "ChunkWriter":
+        """
+        Raises:
+            OSError: the disk has no room for `size` bytes.
+        """
         if not self.is_small:
-            import numpy as np  # its copies release the GIL; imported late, since small files do not need it
-
-            maps = [mmap.mmap(-1, CHUNK) for _ in range(2)]
-            self._buffers = [(memory, np.frombuffer(memory, np.uint8)) for memory in maps]
+            reserve(self.fd, self.size)
             self._set_flags(self._flags | DIRECT)
-            # A daemon: a hanging disk must not keep the process from exiting.
-            threading.Thread(target=self._work, name="checkpoint-disk", daemon=True).start()
+            self._chunk = mmap.mmap(-1, CHUNK)
+            for _ in range(WRITERS):
+                self._empty.put(mmap.mmap(-1, CHUNK))
+                # A daemon: a hanging disk must not keep the process from exiting.
+                self._threads.append(threading.Thread(target=self._work, name="checkpoint-disk", daemon=True))
+                self._threads[-1].start()
         return self
 
     def write(self, view: memoryview) -> None:
         """
         Raises:
-            OSError: this write failed, or the previous one. On leaving, the last one is reported.
+            OSError: this write failed, or an earlier one. On leaving, the last ones are reported.
         """
         if self.is_small:
-            write_all(self.fd, view)
+            write_all(self.fd, view, self._start)
+            self._start += len(view)
             return
-        import numpy as np
+        import numpy as np  # its copies release the GIL; imported late, since small files do not need it
 
         source = np.frombuffer(view, np.uint8)
         while len(source):
             count = min(len(source), CHUNK - self._filled)
-            np.copyto(self._buffers[0][1][self._filled : self._filled + count], source[:count])
+            np.copyto(np.frombuffer(self._chunk, np.uint8, count, self._filled), source[:count])
             self._filled += count
             source = source[count:]
             if self._filled == CHUNK:
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        self._wait()
-        self._is_pending = True
-        self._todo.put(self._buffers[0][0])
-        self._buffers.reverse()
-        self._filled = 0
+        self._full.put((self._chunk, self._start))
+        self._start, self._filled = self._start + CHUNK, 0
+        self._chunk = self._empty.get()
+        if self._error is not None:
+            raise self._error
 
     def _work(self) -> None:
-        while (chunk := self._todo.get()) is not None:
+        while (work := self._full.get()) is not None:
             try:
-                self._write_chunk(chunk)
-                self._done.put(None)
+                self._write_chunk(*work)
             except BaseException as error:  # of any kind: the waiting thread raises it
-                self._done.put(error)
+                self._error = self._error or error
+            self._empty.put(work[0])
 
-    def _write_chunk(self, chunk: mmap.mmap) -> None:
-        view = memoryview(chunk)
-        while view:
-            try:
-                view = view[os.write(self.fd, view) :]
-            except OSError as error:
-                if error.errno != errno.EINVAL or not fcntl.fcntl(self.fd, fcntl.F_GETFL) & DIRECT:
-                    raise
-                self._set_flags(self._flags)  # not supported by this file system, or not after a short write
-
-    def _wait(self) -> None:
-        if self._is_pending:
-            self._is_pending = False
-            if (error := self._done.get()) is not None:
-                raise error
+    def _write_chunk(self, chunk: mmap.mmap, start: int) -> None:
+        try:
+            write_all(self.fd, memoryview(chunk), start)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._set_flags(self._flags)  # O_DIRECT is not supported by this file system, or not after a short write
+            write_all(self.fd, memoryview(chunk), start)
 
     def _set_flags(self, flags: int) -> None:
         try:
@@ -104,20 +107,39 @@ class ChunkWriter:
                 raise
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
-        if self.is_small:
+        for _ in self._threads:
+            self._full.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self.is_small or kind is not None:
             return
-        try:
-            self._wait()
-            if kind is None:
-                self._set_flags(self._flags)
-                write_all(self.fd, memoryview(self._buffers[0][0])[: self._filled])
-        finally:
-            self._todo.put(None)
+        if self._error is not None:
+            raise self._error
+        self._set_flags(self._flags)
+        write_all(self.fd, memoryview(self._chunk)[: self._filled], self._start)
+        os.ftruncate(self.fd, self._start + self._filled)
 
 
-def write_all(fd: int, view: memoryview) -> None:
+def reserve(fd: int, size: int) -> None:
+    """Make an empty file `size` bytes long and give it space on the disk, if the file system can. Python has only
+    `posix_fallocate`, which writes to every block where the file system cannot.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
+    if fallocate is None:
+        return
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    if fallocate(fd, 0, 0, size) and (code := ctypes.get_errno()) in (errno.ENOSPC, errno.EDQUOT):
+        raise OSError(code, os.strerror(code))
+
+
+def write_all(fd: int, view: memoryview, start: int) -> None:
+    """Write `view` into the file from `start` on."""
     while view:
-        view = view[os.write(fd, view) :]
+        count = os.pwrite(fd, view, start)
+        view, start = view[count:], start + count
 
 
 def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> None:

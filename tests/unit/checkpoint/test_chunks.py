@@ -21,20 +21,20 @@ def pieces() -> list[bytes]:
 
 @pytest.mark.parametrize("direct", ["wanted", "refused by open", "refused by write", "short writes"])
 def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
-    real_write, real_fcntl = os.write, fcntl.fcntl
+    real_write, real_fcntl = os.pwrite, fcntl.fcntl
 
-    def write(fd: int, view: Any) -> int:
+    def write(fd: int, view: Any, start: int) -> int:
         is_direct = bool(real_fcntl(fd, fcntl.F_GETFL) & chunks.DIRECT)
         if is_direct and (direct == "refused by write" or (direct == "short writes" and len(view) % 4096)):
             raise OSError(errno.EINVAL, "Invalid argument")
-        return real_write(fd, view[: len(view) // 2 + 1] if direct == "short writes" else view)
+        return real_write(fd, view[: len(view) // 2 + 1] if direct == "short writes" else view, start)
 
     def control(fd: int, command: int, flags: int = 0) -> int:
         if flags & chunks.DIRECT and direct == "refused by open":
             raise OSError(errno.EINVAL, "Invalid argument")
         return real_fcntl(fd, command, flags)
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "pwrite", write)
     monkeypatch.setattr(fcntl, "fcntl", control)
     given = pieces()
     entry = write_file(tmp_path / "x", given, size=sum(SIZES))
@@ -46,18 +46,36 @@ def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: s
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_errors_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    real, count = os.write, 0
+    real, count = os.pwrite, 0
 
-    def write(fd: int, view: Any) -> int:
+    def write(fd: int, view: Any, start: int) -> int:
         nonlocal count
         count += 1
         if count == at:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, view)
+        return real(fd, view, start)
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "pwrite", write)
     with pytest.raises(OSError, match="No space left"):
         write_file(tmp_path / "x", pieces(), size=sum(SIZES))
+
+
+@pytest.mark.parametrize("size", [20 << 20, sum(SIZES) + 5000])
+def test_a_size_that_is_only_about_right(tmp_path: Path, size: int) -> None:
+    data = pieces()
+    write_file(tmp_path / "x", data, size=size)
+    assert (tmp_path / "x").read_bytes() == b"".join(data)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_space_is_reserved_where_the_file_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported
+) -> None:
+    if not supported:
+        monkeypatch.setattr(chunks.ctypes, "CDLL", lambda *_, **__: object())
+    with open(tmp_path / "x", "wb") as file:
+        chunks.reserve(file.fileno(), 1 << 20)
+    assert os.stat(tmp_path / "x").st_size == (supported << 20)
 
 
 @pytest.mark.parametrize("most", [None, 4096])
