@@ -19,6 +19,7 @@ from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
 from launcher.run.folder import RunFolder
+from launcher.run.metrics import summary
 from launcher.run.provenance import VERSIONED, code_state
 from launcher.run.record_format import Attempt, iso
 
@@ -92,7 +93,7 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
         "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1, "strategy": "none",
         "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
-        "attempts": [vars(attempt)],
+        "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
     }  # fmt: skip
     folder.record_path.write_text(json.dumps(record, indent=2) + "\n")
 

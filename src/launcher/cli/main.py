@@ -209,7 +209,7 @@ def _is_sweep() -> bool:
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
     """The newest metrics of a run that was already complete: a repeated sweep returns the same as the first."""
-    from launcher.runs.metrics import newest_metrics
+    from launcher.run.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.run import metrics
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
@@ -56,6 +57,7 @@ class RunRecord:
             "loss": None,
             "best": None,
             "forked_from": None,
+            "logged": None,
         }
         self.attempts: list[Attempt] = []
         self._before: bytes | None = None
@@ -114,6 +116,7 @@ class RunRecord:
             strategy=strategy,
             git=git_state(code or Path.cwd()),
             versions=versions(),
+            logged=None,
         )
         self._write()
         return number
@@ -217,6 +220,7 @@ class RunRecord:
                     f"exit code {exit_code}, reason {reason}"
                 )
         self._note(end_step, loss, best)
+        self.data["logged"] = metrics.summary(self.folder.metrics_path)
         attempt.ended = self._time()
         attempt.end_step = end_step
         attempt.outcome = outcome

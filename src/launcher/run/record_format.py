@@ -16,9 +16,10 @@ RECORD_TYPES: dict[str, Any] = {
     "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
-    "best": (dict, NoneType), "forked_from": (dict, NoneType), "attempts": list,
+    "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
 }  # fmt: skip
 FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
+LOGGED_TYPES: dict[str, Any] = {"size": int, "mtime_ns": int, "curve": str, "newest": str}
 BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
 ATTEMPT_TYPES: dict[str, Any] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
@@ -77,6 +78,8 @@ def parse_record(content: bytes) -> dict[str, Any]:
         _check(data["best"], BEST_TYPES, "best.", every_key=True)
     if data.get("forked_from") is not None:
         _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
+    if data.get("logged") is not None:
+        _check(data["logged"], LOGGED_TYPES, "logged.", every_key=True)
     for index, attempt in enumerate(data.get("attempts", [])):
         _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run.files import expanded
+from launcher.runs.overlay import Base
 from launcher.runs.run_files import RunFiles
 
-VERSION = 2
+VERSION = 3
 KEYS = {"stamp", "record", "values", "choices", "overrides", "curve", "note", "metrics"}
 """The keys of an entry."""
 ENDED = ("completed", "failed", "cancelled", "preempted", "paused")
@@ -24,6 +25,8 @@ SETTLED = 2.0
 show in its time."""
 WORTH = 20
 """The cache is written if there are at least this many new entries."""
+PIECE = 100
+"""Entries that are written at once."""
 UNUSED = 90 * 86400.0
 """Seconds after which the cache of an output folder that nobody lists is removed."""
 
@@ -38,7 +41,7 @@ class RunCache:
         self.outputs = str(outputs.absolute())
         name = hashlib.sha256(self.outputs.encode()).hexdigest()[:16]
         self.path = cache_folder() / f"runs-{name}.json"
-        self.values: Mapping[str, str] = {}
+        self.base = Base({})
         self.choices: Mapping[str, str] = {}
         self._old: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, dict[str, Any]] = {}
@@ -49,8 +52,8 @@ class RunCache:
         try:
             data = json.loads(self.path.read_bytes())
             if data["version"] == VERSION and data["outputs"] == self.outputs:
-                self.values, self.choices, self._old = data["values"], data["choices"], data["runs"]
-        except (OSError, ValueError, TypeError, KeyError):
+                self.base, self.choices, self._old = Base(data["values"]), data["choices"], data["runs"]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return
 
     def get(self, files: RunFiles) -> dict[str, Any] | None:
@@ -93,10 +96,11 @@ class RunCache:
     def _pieces(self) -> Iterator[str]:
         """The file, piece by piece: as a whole it is larger than the runs in memory."""
         encode = json.JSONEncoder(separators=(",", ":")).encode
-        head = {"version": VERSION, "outputs": self.outputs, "values": self.values, "choices": self.choices}
+        head = {"version": VERSION, "outputs": self.outputs, "values": self.base.values, "choices": self.choices}
         yield f'{encode(head)[:-1]},"runs":{{'
-        for index, (folder, entry) in enumerate(self._kept.items()):
-            yield f"{',' if index else ''}{encode(folder)}:{encode(entry)}"
+        entries = list(self._kept.items())
+        for start in range(0, len(entries), PIECE):
+            yield f"{',' if start else ''}{encode(dict(entries[start : start + PIECE]))[1:-1]}"
         yield "}}"
 
 

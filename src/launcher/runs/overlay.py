@@ -1,10 +1,13 @@
 """Mappings that many runs share, or as their difference from one: runs of a sweep have most values in common."""
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
+
+from launcher.runs import saved
 
 
 class Overlay(Mapping[str, str]):
@@ -49,12 +52,54 @@ class Overlay(Mapping[str, str]):
         return len(self.base) + sum((value is not None) - (key in self.base) for key, value in self.changed.items())
 
 
+class Base:
+    """The configuration that others are stored as differences from. A section that several others share is compared
+    with it once.
+
+    Args:
+        values: its values by dotted keys.
+    """
+
+    def __init__(self, values: Mapping[str, str]):
+        self.values = values
+        self._sections: dict[str, dict[str, str]] = defaultdict(dict)
+        for key, value in values.items():
+            self._sections[key.partition(".")[0]][key] = value
+        self._changed = lru_cache(maxsize=1000)(self._changed_in)
+
+    def overlay(self, text: str) -> Overlay:
+        """The values of a configuration that is saved as our files are.
+
+        Raises:
+            yaml.YAMLError, TypeError, ValueError: it is not, or cannot be parsed.
+        """
+        sections = saved.sections(text)
+        changed: dict[str, str | None] = {}
+        names = set()
+        for section in sections:
+            name, values = self._changed(section)
+            names.add(name)
+            if values:
+                changed.update(values)
+        if len(names) < len(sections):
+            raise ValueError(text)
+        for name in self._sections.keys() - names:
+            changed.update(dict.fromkeys(self._sections[name]))
+        return Overlay(self.values, changed)
+
+    def _changed_in(self, section: str) -> tuple[str, dict[str, str | None]]:
+        name, values = saved.section(section)
+        if "." in name:  # its keys may be those of another section
+            raise ValueError(section)
+        return name, Overlay.of(self._sections.get(name, {}), values).changed
+
+
 def varying(rows: Sequence[Mapping[str, str]]) -> set[str]:
     """The keys whose value is not the same in all rows, or that not all rows have."""
-    overlays = [row for row in rows if isinstance(row, Overlay)]
-    if len(overlays) < len(rows) or len({id(row.base) for row in overlays}) != 1:
-        return {key for key in {key for row in rows for key in row} if len({row.get(key) for row in rows}) > 1}
-    base = overlays[0].base
+    if not rows:
+        return set()
+    base = next((row.base for row in rows if isinstance(row, Overlay)), rows[0])
+    overlays = [row if isinstance(row, Overlay) and row.base is base else Overlay.of(base, row) for row in rows]
     count = Counter(chain.from_iterable(row.changed for row in overlays))
     values: dict[str, set[str | None]] = {key: set() if count[key] == len(rows) else {base.get(key)} for key in count}
     for key, value in set().union(*(row.changed.items() for row in overlays)):

@@ -43,22 +43,35 @@ def _by_section(text: str) -> dict[str, str]:
     Raises:
         yaml.YAMLError, TypeError, ValueError: a section cannot be parsed by itself.
     """
-    if not text.endswith("\n"):
-        raise ValueError(text)
     names, values = set(), {}
-    sections = SECTION.split(text[:-1])
-    for section in sections:
-        name, own = _section(section)
+    texts = sections(text)
+    for each in texts:
+        name, own = section(each)
         names.add(name)
         values.update(own)
-    if len(names) < len(sections):
+    if len(names) < len(texts):
         raise ValueError(text)
     return values
 
 
+def sections(text: str) -> list[str]:
+    """The top-level sections of a configuration, each without its last line break.
+
+    Raises:
+        ValueError: the text does not end with a line break.
+    """
+    if not text.endswith("\n"):
+        raise ValueError(text)
+    return SECTION.split(text[:-1])
+
+
 @lru_cache(maxsize=1000)
-def _section(text: str) -> tuple[str, dict[str, str]]:
-    """The name and the values of a section, given without its last line break."""
+def section(text: str) -> tuple[str, dict[str, str]]:
+    """The name and the values of one of the `sections`.
+
+    Raises:
+        yaml.YAMLError, TypeError, ValueError: it cannot be parsed by itself.
+    """
     head, *children = CHILD.split(text)
     match = HEAD.fullmatch(head)
     if match is None or not children or not _is_text(match[1]):

@@ -1,6 +1,5 @@
 """A run as its folder describes it."""
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,20 +12,20 @@ import yaml
 from launcher.config import plain_yaml
 from launcher.config.direction import direction
 from launcher.run.folder import RunFolder
-from launcher.run.history import SMALL, History, sampled, sparkline
+from launcher.run.history import History
 from launcher.run.holder import is_held
+from launcher.run.metrics import Value, curve_in, last_bytes, newest_in, newest_lines
 from launcher.run.record_format import parse_record
 from launcher.runs import saved
 from launcher.runs.cache import ENDED, RunCache
 from launcher.runs.format import seconds_of
-from launcher.runs.metrics import Value, newest_metrics, values_and_newest
-from launcher.runs.overlay import Overlay, shared
+from launcher.runs.logged import curve_and_lines
+from launcher.runs.overlay import Base, Overlay, shared
 from launcher.runs.run_files import RunFiles
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import FROZEN, JobNote, frozen
 
-LOSS, CURVE_WIDTH = "train/loss", 10
-METRICS, NOT_IDENTITY = "metrics.jsonl", "run.not_identity"
+NOT_IDENTITY = "run.not_identity"
 
 
 @dataclass
@@ -39,6 +38,8 @@ class StoredRun:
     """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
     """True once SLURM was asked: a run without a job then has none."""
+    logged: dict[str, Any] | None = None
+    """The summary of its metrics.jsonl in run.json."""
 
     @classmethod
     def cached(cls, path: str, cache: RunCache) -> "StoredRun":
@@ -54,7 +55,7 @@ class StoredRun:
         files.forget()
         run = cls(files, entry["record"])
         run.__dict__ |= {
-            "values": Overlay(cache.values, entry["values"]), "choices": Overlay(cache.choices, entry["choices"]),
+            "values": Overlay(cache.base.values, entry["values"]), "choices": Overlay(cache.choices, entry["choices"]),
             "overrides": entry["overrides"], "loss_curve": entry["curve"], "_newest": entry["metrics"],
             "note": None if entry["note"] is None else JobNote(**entry["note"]),
         }  # fmt: skip
@@ -62,29 +63,36 @@ class StoredRun:
 
     def _entry(self, cache: RunCache) -> dict[str, Any]:
         """What the cache keeps; from here on this run has its values in the same form."""
-        cache.values, cache.choices = cache.values or self.values, cache.choices or self.choices
-        metrics = self.files.look(METRICS)
-        if metrics is not None and metrics.st_size <= SMALL:  # read once for both
-            with suppress(OSError):
-                losses, newest = values_and_newest(self.files.read(METRICS), LOSS)
-                self.__dict__ |= {"loss_curve": sparkline(losses, CURVE_WIDTH), "_newest": json.dumps(newest)}
-        if self.files.look(FROZEN) is None:
-            self.__dict__["note"] = None
-        values, choices = Overlay.of(cache.values, self.values), Overlay.of(cache.choices, self.choices)
+        if not cache.base.values:
+            cache.base = Base(self.values)
+        cache.choices = cache.choices or self.choices
+        values, choices = self._values_over(cache.base), Overlay.of(cache.choices, self.choices)
         self.__dict__ |= {"values": values, "choices": choices}
         self.__dict__.pop("config", None)
+        if (logged := curve_and_lines(self.files, self.logged)) is not None:
+            self.__dict__ |= {"loss_curve": logged[0], "_newest": logged[1]}
+        self.logged = None
+        if self.files.look(FROZEN) is None:
+            self.__dict__["note"] = None
         return {
             "record": self.record, "values": values.changed, "choices": choices.changed, "overrides": self.overrides,
             "curve": self.loss_curve, "note": self.note and asdict(self.note), "metrics": self._newest,
         }  # fmt: skip
 
+    def _values_over(self, base: Base) -> Overlay:
+        with suppress(yaml.YAMLError, TypeError, ValueError):
+            return base.overlay(self._text("config.yaml") or "")
+        return Overlay.of(base.values, self.values)
+
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
         files = RunFiles(os.fspath(path))
         try:
-            return cls(files, shared(parse_record(files.read("run.json"))))
+            record = parse_record(files.read("run.json"))
         except (OSError, ValueError):
             return cls(files, {})
+        logged = record.pop("logged", None)
+        return cls(files, shared(record), logged=logged)
 
     @cached_property
     def folder(self) -> RunFolder:
@@ -186,12 +194,12 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> dict[str, Value]:
-        return {name: Value(value, step) for name, (value, step) in json.loads(self._newest).items()}
+        return newest_in(self._newest)
 
     @cached_property
     def _newest(self) -> str:
-        """The newest metrics as JSON, which is smaller in memory and seldom needed."""
-        return json.dumps(newest_metrics(self.folder.metrics_path))
+        """The lines with the newest metrics: smaller in memory than their values, which are seldom needed."""
+        return newest_lines(last_bytes(self.folder.metrics_path))
 
     @cached_property
     def history(self) -> History:
@@ -203,7 +211,7 @@ class StoredRun:
     @cached_property
     def loss_curve(self) -> str:
         """The training loss over the whole run as a row of bars."""
-        return sparkline(sampled(self.folder.metrics_path, LOSS, CURVE_WIDTH), CURVE_WIDTH)
+        return curve_in(self.folder.metrics_path)
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "loss": 1.5,
         "best": best(1.4, 90),
         "forked_from": None,
+        "logged": None,
     }
     assert attempts[0] == {
         "number": 1,
@@ -305,3 +306,18 @@ def test_slurm_job_id(monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "10")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     assert slurm_job_id() == "10_2"
+
+
+def test_what_was_logged_is_summarised_when_an_attempt_ends(folder, clock):
+    lines = ['{"step": 1, "train/loss": 1.0}', '{"step": 2, "train/loss": 3.0}']
+    record = open_record(folder, clock)
+    begin(record)
+    folder.metrics_path.write_text("\n".join(lines) + "\n")
+    record.end_attempt("paused", end_step=2)
+    status = folder.metrics_path.stat()
+    expected = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "curve": "▁█", "newest": lines[1]}
+    assert on_disk(folder)["logged"] == expected
+    open_record(folder, clock).revise("cancelled", "preempted", reason="scancel")
+    assert on_disk(folder)["logged"] == expected
+    begin(open_record(folder, clock), start_step=2)
+    assert on_disk(folder)["logged"] is None

@@ -31,6 +31,7 @@ def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
         ({**RECORD, "state": "lost"}, "state is 'lost'"),
         ({**RECORD, "best": {"metric": "val/loss", "value": 1.0}}, r"best\.step is None"),
         ({**RECORD, "forked_from": {"id": "a", "name": None, "step": 1}}, r"forked_from\.name is None"),
+        ({**RECORD, "logged": {"size": 3, "mtime_ns": 4, "curve": "", "newest": None}}, r"logged\.newest is None"),
         ({**RECORD, "best": "step-20"}, "best is 'step-20'"),
         ({**RECORD, "attempts": 3}, "attempts is 3"),
         ({**RECORD, "attempts": [{"number": 1}]}, r"attempts\[0\]\.started is None"),

@@ -52,10 +52,10 @@ def test_values_are_as_yaml_reads_them(text: str) -> None:
 
 
 def test_a_section_that_runs_share_is_parsed_once() -> None:
-    saved._section.cache_clear()
+    saved.section.cache_clear()
     for seed in range(20):
         saved.values(f"model:\n  dim: 4\nseed: {seed}\n")
-    assert saved._section.cache_info().misses == 1 + 20
+    assert saved.section.cache_info().misses == 1 + 20
 
 
 def test_a_long_list_that_runs_share_is_parsed_once_and_plain_words_never(monkeypatch: pytest.MonkeyPatch) -> None:

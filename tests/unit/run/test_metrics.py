@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.history import parsed, values_of
-from launcher.runs import metrics
-from launcher.runs.metrics import kinds_of, newest_metrics, newest_of, values_and_newest
+from launcher.run import metrics
+from launcher.run.history import BARS, parsed, values_of
+from launcher.run.metrics import (
+    kinds_of,
+    newest_in,
+    newest_lines,
+    newest_metrics,
+    newest_of,
+    summary,
+    values_and_newest,
+)
 
 LOSS = "train/loss"
 TRAIN = '{"step": 1, "time": 1.5, "train/loss": 2.25, "train/lr/0": 1e-05}\n'
@@ -17,9 +25,10 @@ TRAIN = '{"step": 1, "time": 1.5, "train/loss": 2.25, "train/lr/0": 1e-05}\n'
 
 def check(data):
     rows = list(parsed(data.splitlines()))
-    values, newest = values_and_newest(data, LOSS)
+    values, lines = values_and_newest(data, LOSS)
     assert json.dumps(values) == json.dumps(values_of(rows, LOSS))  # nan is nan
-    assert {key: repr(value) for key, value in newest.items()} == {k: repr(v) for k, v in newest_of(rows).items()}
+    for newest in (newest_in(lines), newest_in(newest_lines(data))):
+        assert {key: repr(value) for key, value in newest.items()} == {k: repr(v) for k, v in newest_of(rows).items()}
 
 
 @pytest.mark.parametrize(("text", "kinds"), [
@@ -73,3 +82,19 @@ def test_the_newest_values_of_a_long_file_are_those_of_its_end(tmp_path, monkeyp
     path.write_text('{"step": 1, "old/a": 1}\n' + "".join(f'{{"step": {n}, "a/b": {n}}}\n' for n in range(100)))
     monkeypatch.setattr(metrics.last_bytes, "__defaults__", (200,))
     assert newest_metrics(path) == {"a/b": (99, 99)}
+
+
+def test_a_summary_is_of_the_whole_file_or_none(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    assert summary(path) is None
+    path.write_text("".join(f'{{"step": {n}, "train/loss": {n}}}\n' for n in range(8)))
+    small = summary(path)
+    assert (small["size"], small["curve"], small["newest"]) == (
+        path.stat().st_size,
+        BARS,
+        '{"step": 7, "train/loss": 7}',
+    )
+    monkeypatch.setattr(metrics, "SMALL", 10)
+    assert summary(path)["newest"] == small["newest"], "of a long file"
+    monkeypatch.setattr(metrics, "MOST_TEXT", 10)
+    assert summary(path) is None
