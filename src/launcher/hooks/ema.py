@@ -93,7 +93,6 @@ class EmaHook(BaseHook):
 
     def on_before_train(self, trainer: TrainerView) -> None:
         """Averages that were not restored start from the present weights."""
-        self._prepare(trainer)
         for name, companion in self.state_tensors(trainer).items():
             if name not in self._restored:
                 companion.values.copy_(local(companion.like))
@@ -114,9 +113,7 @@ class EmaHook(BaseHook):
         """The decay of the next update. The first one copies the weights."""
         if self._updates == 0:
             return 0.0
-        if self.warmup:
-            decay = min(decay, (1 + self._updates) / (self.warmup + self._updates))
-        return decay**self.interval
+        return min(decay, (1 + self._updates) / (self.warmup + self._updates)) ** self.interval
 
     def _average(self, decays: Mapping[float, float], weights: list[torch.Tensor]) -> None:
         for decay, averages in self._averages.items():
@@ -133,8 +130,7 @@ class EmaHook(BaseHook):
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         if not self.evaluate:
             return
-        if trainer.step > 0:
-            self.on_after_step(trainer)  # this hook may come after the one that evaluates
+        self.on_after_step(trainer)  # this hook may come after the one that evaluates
         self._settle()
         weights = [local(tensor) for tensor in self._weights.values()]
         self._kept = [weight.clone() for weight in weights]

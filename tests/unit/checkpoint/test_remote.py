@@ -8,9 +8,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest
 from launcher.checkpoint.remote import RemoteStore
 from launcher.checkpoint.saver import SaveFailed
+from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from support.stores import save
@@ -48,6 +49,50 @@ def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
     assert other.steps() == [4] and other.linked("latest") == 4
     save(other, 5, keep=1)
     assert other.remote_steps() == [1, 4, 5], "the best stays, though it is not on this machine"
+
+
+def folders(store: RemoteStore) -> set[str]:
+    """All that has a file there, without the hashes in the names."""
+    found = {path.partition(f"{store.base.strip('/')}/")[2].partition("/") for path in store.fs.find(store.base)}
+    return {first.rpartition("-")[0] or first for first, _, _ in found}
+
+
+def test_nothing_is_left_there_of_what_is_not_kept(tmp_path: Path, url: str) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    save(store, 1, keep=0)
+    store.fs.makedirs(f"{store.base}/step-00000002-0123abcd", exist_ok=True)
+    store.fs.pipe_file(f"{store.base}/step-00000002-0123abcd/state.json", b"{}")  # an upload was killed
+    save(store, 3, best=True, keep=0)
+    assert folders(store) == {"step-00000003", "best"}
+
+
+def test_a_rollback_there(tmp_path: Path, url: str) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    for step in (1, 2):
+        save(store, step)
+    for _ in range(2):  # the same checkpoint has the same name
+        save(store, 3)
+        assert store.abandon(2)[0].startswith("abandoned-step-00000003") and store.remote_steps() == [1, 2]
+        assert folders(store) == {"step-00000001", "step-00000002", "abandoned-step-00000003"}
+    assert value(elsewhere(store)) == 2.0
+
+
+def test_a_copy_that_failed_is_made_up_for(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = RemoteStore(tmp_path / "here", url)
+    save(store, 1)
+    save(CheckpointStore(store.root), 2)  # only here
+    assert store.remote_steps() == [1] and value(store) == 2.0 and store.remote_steps() == [1, 2]
+    assert value(store) == 2.0 and "Fetched" not in caplog.text
+
+
+def test_an_abandoned_writer_ends_its_upload(tmp_path: Path, url: str) -> None:
+    def abandoned() -> None:
+        if store.steps():  # it is committed here, and being copied
+            raise TimeoutError
+
+    store = RemoteStore(tmp_path / "here", url)
+    with pytest.raises(TimeoutError):
+        store.commit(store.begin(1), Manifest(1, 1, "none", "sharded"), abandoned)
 
 
 def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

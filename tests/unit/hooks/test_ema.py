@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from launcher import BaseHook, CheckpointingHook, EmaHook, EvaluationHook
+from launcher import BaseHook, CheckpointingHook, EmaHook, EvaluationHook, FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.ema import _Staging
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -26,6 +27,18 @@ class Kept(BaseHook):
         self.average.update_parameters(trainer.model)
 
 
+class OnHost(EmaHook):
+    """As with `device=cpu` for weights on a GPU: each update uses a copy, and is computed later."""
+
+    def _prepare(self, trainer: Any) -> None:
+        super()._prepare(trainer)
+        if self._staging is None:
+            self._staging = _Staging(list(self._weights.values()), torch.device("cpu"))
+
+
+KINDS = pytest.mark.parametrize("kind", [EmaHook, OnHost])
+
+
 def parameters(model: Any) -> list[Any]:
     return [p.tolist() for p in model.parameters()]
 
@@ -34,8 +47,9 @@ def averages(hook: EmaHook, trainer: Toy) -> dict[str, Any]:
     return {name: companion.values.tolist() for name, companion in hook.state_tensors(trainer).items()}
 
 
-def test_the_values_are_those_of_torch(tmp_path: Path) -> None:
-    hook, kept = EmaHook(decay=0.9), Kept()
+@KINDS
+def test_the_values_are_those_of_torch(tmp_path: Path, kind: type[EmaHook]) -> None:
+    hook, kept = kind(decay=0.9), Kept()
     Toy([hook, kept], 5, tmp_path).train()
     assert parameters(hook.ema_model) == parameters(kept.average)
 
@@ -54,19 +68,20 @@ def test_warmup_and_interval(tmp_path: Path) -> None:
         assert values[f"ema/{decay}/0.bias"] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-def test_averages_of_16_bit_weights_are_wide(tmp_path: Path) -> None:
-    class Half(Toy):
+@pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+def test_averages_of_16_bit_weights_are_wide(tmp_path: Path, dtype: torch.dtype, wide: torch.dtype) -> None:
+    class Other(Toy):
         def build_model(self) -> torch.nn.Module:
-            return super().build_model().bfloat16()
+            return super().build_model().to(dtype)
 
         def forward(self, input: torch.Tensor) -> Any:
-            return super().forward(input.bfloat16())
+            return super().forward(input.to(dtype))
 
     hook = EmaHook(0.999)
-    trainer = Half([hook], 3, tmp_path)
+    trainer = Other([hook], 3, tmp_path)
     trainer.train()
-    assert {companion.values.dtype for companion in hook.state_tensors(trainer).values()} == {torch.float32}
-    assert {p.dtype for p in hook.ema_model.parameters()} == {torch.float32}
+    assert {companion.values.dtype for companion in hook.state_tensors(trainer).values()} == {wide}
+    assert {p.dtype for p in hook.ema_model.parameters()} == {wide}
 
 
 @pytest.mark.parametrize("use_buffers", [False, True])
@@ -77,16 +92,17 @@ def test_buffers(tmp_path: Path, use_buffers: bool) -> None:
             return torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
 
     hook = EmaHook(0.9, use_buffers=use_buffers)
-    trainer = Normed([hook], 4, tmp_path)
+    trainer = Normed([hook, FunctionHook(on_after_step=lambda trainer: hook.ema_model)], 4, tmp_path)
     trainer.train()
     present, averaged = (dict(model.named_buffers()) for model in (trainer.model, hook.ema_model.module))
     assert torch.equal(present["0.running_mean"], averaged["0.running_mean"]) is not use_buffers
     assert averaged["0.num_batches_tracked"] == 4
 
 
+@KINDS
 @pytest.mark.parametrize("first", ["ema", "evaluation"])
-def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, first: str) -> None:
-    hook, evaluation, logged, kept = EmaHook(0.9, evaluate=True), EvaluationHook(2, lambda: [GOOD]), Recorder(), Kept()
+def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, first: str, kind: type[EmaHook]) -> None:
+    hook, evaluation, logged, kept = kind(0.9, evaluate=True), EvaluationHook(2, lambda: [GOOD]), Recorder(), Kept()
     hooks = [hook, evaluation] if first == "ema" else [evaluation, hook]
     Toy([*hooks, logged, kept], 4, tmp_path).train()
     plain = Kept()
@@ -99,11 +115,19 @@ def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, firs
     assert logged.records[-1][1]["val"]["loss"] == pytest.approx(averaged, rel=1e-6) != present
 
 
-def test_a_resumed_average_is_that_of_one_run(tmp_path: Path) -> None:
-    whole, resumed = EmaHook([0.9, 0.5], warmup=2), EmaHook([0.9, 0.5], warmup=2)
+def test_the_weights_are_evaluated_unless_the_average_is_asked_for(tmp_path: Path) -> None:
+    with_average, without = Recorder(), Recorder()
+    Toy([EmaHook(0.9), EvaluationHook(2, lambda: [GOOD]), with_average], 4, tmp_path).train()
+    Toy([EvaluationHook(2, lambda: [GOOD]), without], 4, tmp_path).train()
+    assert with_average.records[-1][1]["val"] == without.records[-1][1]["val"]
+
+
+@KINDS
+def test_a_resumed_average_is_that_of_one_run(tmp_path: Path, kind: type[EmaHook]) -> None:
+    whole, resumed = EmaHook([0.9, 0.5], warmup=2), kind([0.9, 0.5], warmup=2)
     trainer = Toy([whole, CheckpointingHook(1)], 5, tmp_path / "whole", [GOOD])
     trainer.train()
-    Toy([EmaHook([0.9, 0.5], warmup=2), CheckpointingHook(1)], 2, tmp_path / "parts", [GOOD]).train()
+    Toy([kind([0.9, 0.5], warmup=2), CheckpointingHook(1)], 2, tmp_path / "parts", [GOOD]).train()
     again = Toy([CheckpointingHook(1), resumed], 5, tmp_path / "parts", [GOOD])
     again.train()
     assert averages(resumed, again) == averages(whole, trainer)
@@ -145,7 +169,8 @@ def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
     [
         ({"decay": []}, "hooks.ema.decay"),
         ({"decay": [0.9, 0.9]}, "hooks.ema.decay"),
-        ({"decay": 1.5}, "hooks.ema.decay"),
+        ({"decay": [0.9, 1.5]}, "hooks.ema.decay"),
+        ({"name": ""}, "hooks.ema.name"),
         ({"name": "model"}, "hooks.ema.name"),
         ({"name": "a/b"}, "hooks.ema.name"),
     ],
@@ -156,7 +181,8 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 
 
 def test_two_hooks(tmp_path: Path) -> None:
-    Toy([EmaHook(0.9), EmaHook(0.9, name="other"), CheckpointingHook(1)], 1, tmp_path / "a").train()
+    other = EmaHook([0.0, 1.0], name="other", evaluate=True)
+    Toy([EmaHook(0.9), other, CheckpointingHook(1)], 1, tmp_path / "a").train()
     with pytest.raises(ConfigError, match="give them different names"):
         Toy([EmaHook(0.9), EmaHook(0.9), CheckpointingHook(1)], 1, tmp_path / "b").train()
     with pytest.raises(ConfigError, match="only one hook can replace the weights"):
