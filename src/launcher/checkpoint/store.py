@@ -70,7 +70,6 @@ class CheckpointStore:
             fsync_folder(self.root.parent)
         self._begun += 1
         folder = self.root / f"{TEMPORARY}{step_name(step)}-{self._begun}"
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
 

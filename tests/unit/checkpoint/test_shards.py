@@ -83,8 +83,10 @@ def test_any_cut_fits_any_other(
     with reader.concurrent_reads() if is_concurrent else nullcontext():
         for offset, slices in data.draw(st.lists(regions(shape), max_size=3)):
             expected = cut(whole, slices)
-            memory = torch.empty(*expected.shape, 2, dtype=data.draw(st.sampled_from([dtype, torch.float64])))
-            target = memory[..., 0] if data.draw(st.booleans()) else memory[..., 0].contiguous()
+            other = data.draw(st.sampled_from([dtype, torch.float64]))
+            memory = torch.empty([n + 1 for n in expected.shape] + [2], dtype=other)
+            target = memory[(*map(slice, expected.shape), 0)]
+            target = target if data.draw(st.booleans()) else target.contiguous()
             reader.read_into("w", target, offset)
             targets.append((target, expected))
     assert all(torch.equal(target.to(dtype), expected) for target, expected in targets)
@@ -97,6 +99,9 @@ def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
         reader.read("w")
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read_into("w", torch.empty(8).view(4, 2).T.contiguous().T, (0, 0))
+    write_tensors(tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": Part((4, 2), (0, 0))})
+    with pytest.raises(ValueError, match="hold 4 of the 8"):  # a column is no run
+        ShardReader([tmp_path / "b.safetensors"]).read_into("w", torch.empty(6), (0,))
     with pytest.raises(ValueError, match="hold 4 of the 6"):
         reader.read_into("w", torch.empty(6), (0,))
 

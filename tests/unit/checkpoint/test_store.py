@@ -55,7 +55,7 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
             verify(store.path(10))
         found = store.newest_valid()
         assert found is not None and found[1].step == 5
-        assert (tmp_path / "corrupt-step-00000010").is_dir()
+        assert (tmp_path / "corrupt-step-00000010").is_dir() and store.linked("latest") == 5
 
 
 def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
@@ -263,6 +263,16 @@ def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
     assert (tmp_path / "corrupt-best").is_dir() == (wrong == "a folder")
     store.remove(10)
     assert store.best() == 5
+
+
+def test_the_link_counts_more_than_what_a_checkpoint_remembers(tmp_path: Path) -> None:
+    """An evaluation after the save may have made it the best."""
+    store = CheckpointStore(tmp_path)
+    save(store, 5, best=True)
+    save(store, 10)
+    store.link("best", "step-00000010")
+    store.recover()
+    assert store.best() == 10
 
 
 def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ def test_the_digest_is_of_the_weights_alone(tmp_path: Path) -> None:
     digest = weights_digest(save(tmp_path / "a", WEIGHTS))
     same = dict(reversed(WEIGHTS.items())) | {"optimizer/a/exp_avg": torch.ones(2)}
     assert weights_digest(save(tmp_path / "b", same)) == digest
-    assert weights_digest(save(tmp_path / "c", WEIGHTS | {"model/a": torch.zeros(2, 3)})) != digest
+    a = WEIGHTS["model/a"]
+    others = [{"model/a": torch.zeros(2, 3)}, {"model/a": a.view(3, 2)}, {"model/a": a.view(torch.int32)}]
+    for number, other in enumerate(others):
+        assert weights_digest(save(tmp_path / str(number), WEIGHTS | other)) != digest
 
 
 def test_a_changed_tensor_is_noticed_as_it_is_read(tmp_path: Path) -> None:

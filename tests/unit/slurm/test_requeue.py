@@ -87,7 +87,7 @@ def test_a_preemption_that_shows_late_is_waited_for(slurm, folder, age):
     if age:  # it would show by now: the save took that long
         assert slurm.calls == ["show job", "show config"] and slept == []
     else:
-        assert slurm.calls[:3] == ["show job", "show job", "requeue 6"] and 0 < slept[0] <= SECOND_LOOK
+        assert slurm.calls[:3] == ["show job", "show job", "requeue 6"] and 1 < slept[0] <= SECOND_LOOK
 
 
 @pytest.mark.parametrize(("budget", "code"), [(Budget(), 143), (Budget(max_preemptions=0), 1)])
