@@ -67,7 +67,7 @@ def load_training_state(trainer: "BaseTrainer", saved: dict[str, Any]) -> None:
     state.stop_reason = saved.get("stop_reason")
     if trainer.lr_scheduler is not None and saved["lr_scheduler"] is not None:
         trainer.lr_scheduler.load_state_dict(saved["lr_scheduler"])
-    if trainer.grad_scaler.is_enabled() and saved["grad_scaler"]:
+    if saved["grad_scaler"]:
         trainer.grad_scaler.load_state_dict(saved["grad_scaler"])
     position = saved.get("data_loader")
     if position is not None and hasattr(source, "load_state_dict"):

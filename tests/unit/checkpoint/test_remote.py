@@ -121,7 +121,20 @@ def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str
     assert value(other) == 1.0
     if (damage, name) != ("delete", "manifest.json"):  # without one it was never a checkpoint
         assert store.fs.glob(f"{store.base}/corrupt-step-00000002-*")
-    assert other.remote_steps() == [1]
+    assert other.remote_steps() == [1] and not list(other.root.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_machine_to_which_a_run_returns(tmp_path: Path, url: str, is_damaged: bool) -> None:
+    """Another one has trained further. If its checkpoint is damaged, this machine has the newest."""
+    store, other = (RemoteStore(tmp_path / name, url) for name in ("here", "other"))
+    save(store, 1)
+    assert value(other) == 1.0
+    save(other, 2)
+    if is_damaged:
+        (file,) = store.fs.glob(f"{store.base}/step-00000002-*/state.json")
+        store.fs.pipe_file(file, b"{}")
+    assert value(store) == (1.0 if is_damaged else 2.0)
 
 
 def test_only_damaged_ones_are_an_error(tmp_path: Path, url: str) -> None:

@@ -44,17 +44,19 @@ def test_a_state_of_an_older_version_counts_from_zero(tmp_path: Path) -> None:
     assert training_state(trainer) == fresh
 
 
-@pytest.mark.parametrize("changed", ["scaler", "scheduler"])
-def test_what_this_run_does_not_have_is_not_loaded(tmp_path: Path, changed: str) -> None:
-    class Without(Scaled):
-        def build_lr_scheduler(self) -> Any:
-            return None
+class Constant(Scaled):
+    def build_lr_scheduler(self) -> Any:
+        return None
 
-    saved = training_state(built(tmp_path))
-    trainer = built(tmp_path, Toy if changed == "scaler" else Without)
-    load_training_state(trainer, saved)
-    missing = training_state(trainer)["grad_scaler" if changed == "scaler" else "lr_scheduler"]
-    assert not missing
+
+@pytest.mark.parametrize(("before", "now"), [(Scaled, Toy), (Toy, Scaled), (Scaled, Constant), (Constant, Scaled)])
+def test_what_only_one_of_two_runs_has_is_not_loaded(tmp_path: Path, before: type[Toy], now: type[Toy]) -> None:
+    """Another precision or schedule after a rollback."""
+    trainer = built(tmp_path, now)
+    fresh = training_state(trainer)
+    load_training_state(trainer, training_state(built(tmp_path, before)))
+    for key in ("grad_scaler", "lr_scheduler"):
+        assert training_state(trainer)[key] == fresh[key]
 
 
 @pytest.mark.parametrize(
