@@ -1,5 +1,6 @@
 """Documents (text, chats or labelled texts), tokenized once: the base of jsonl, parquet and datasets."""
 
+import errno
 import json
 import logging
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from launcher.run.files import expanded
 from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 VERSION = 1
 """The version of how documents become tokens. Cached tokens of other versions are not used."""
 
@@ -135,7 +137,14 @@ class DocumentData(DataSource):
         size = len(encoder.tokenizer)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
         meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}
-        write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
+        try:
+            write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise ConfigError(
+                f"data.cache={self.cache}: the tokens cannot be written ({error.strerror}); use another folder."
+            ) from error
 
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
         for file in files:

@@ -1,6 +1,7 @@
 """Documents of each kind of file: what is made of them, resumed, shared by ranks, and refused."""
 
 import json
+import resource
 import shutil
 from importlib.util import find_spec
 
@@ -59,6 +60,20 @@ def test_tokens_are_made_once(files, tmp_path, monkeypatch):
     monkeypatch.setattr("launcher.data.documents.write_store", None)
     source = make_source(files, cache=str(tmp_path), pack=False)
     assert len(source.train_dataset()) + len(source.val_dataset()) == len(RECORDS)
+
+
+def test_tokens_for_which_there_is_no_room_are_refused(files, tmp_path):
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(
+            ConfigError, match=r"data\.cache=.*cannot be written \(File too large\); use another folder"
+        ):
+            make_source(files, cache=str(tmp_path)).train_dataset()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert not list(tmp_path.iterdir())
+    assert len(make_source(files, cache=str(tmp_path)).train_dataset())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
