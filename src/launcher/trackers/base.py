@@ -167,7 +167,8 @@ class Tracker(ABC):
     def close(self, state: str) -> None:
         """
         Args:
-            state: the run's: completed, preempted, cancelled, failed, killed, or running if it continues without us.
+            state: the run's: completed, preempted, cancelled, failed, killed; paused or queued; running if it continues
+                without us.
         """
 
 

@@ -15,7 +15,7 @@ from launcher.trackers.base import Line, Tracker, artifact_folder, config_withou
 
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
-STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+STATUS = {"completed": "FINISHED", "failed": "FAILED", "queued": "SCHEDULED", "paused": "SCHEDULED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS, PARAMS, LENGTH = 1000, 100, 6000
@@ -104,7 +104,11 @@ class MlflowTracker(Tracker):
             for which in self.artifacts:
                 self._send_artifact(which)
         self._client.set_tag(self._id, STATE_TAG, state)
-        self._client.set_terminated(self._id, STATUS.get(state, "KILLED"))
+        status = STATUS.get(state, "KILLED")
+        if status == "SCHEDULED":
+            self._client.update_run(self._id, status=status)  # `set_terminated` would say when it ended
+        else:
+            self._client.set_terminated(self._id, status)
 
     @property
     def uri(self) -> str:

@@ -73,7 +73,7 @@ class TensorBoardTracker(Tracker):
             self._commit(lines[-1]["step"])
 
     def close(self, state: str) -> None:
-        if state not in ("running", self._position["closed"]):
+        if state not in ("running", "queued", "paused", self._position["closed"]):
             self._end_session(state)
             self._commit(self._position["step"], closed=state)
         self._file.close()

@@ -154,7 +154,7 @@ class WandbTracker(Tracker):
             self._alert(state)
         if state == "preempted":
             run.mark_preempting()
-        run.finish(exit_code=0 if state in ("completed", "paused", "running") else 1)
+        run.finish(exit_code=0 if state in ("completed", "paused", "queued", "running") else 1)
         self._is_connecting = False
         self._stored = self.run.store("wandb", {**self._stored, "end": end})
 

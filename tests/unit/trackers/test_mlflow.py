@@ -84,6 +84,16 @@ def test_a_run_over_two_attempts(run, client, caplog):
     assert "MLflow: sqlite:///" in caplog.text  # the tracking URI is shown
 
 
+def test_a_run_that_will_continue_has_not_ended(run, client):
+    run.log(0)
+    run.end("paused", step=0)
+    for state in ("paused", "queued"):
+        mirror(run, state)
+        stored = only_run(client)
+        assert (stored.info.status, stored.data.tags["launcher.state"]) == ("SCHEDULED", state)
+        assert stored.info.end_time is None
+
+
 def test_options(run, client, tmp_path, monkeypatch):
     run.log(0)
     (run.folder.path / "images" / "0").mkdir(parents=True)

@@ -107,6 +107,15 @@ def test_hyperparameters(run, keys, expected):
     assert metadata.SESSION_END_INFO_TAG in events.Tags()["tensors"]
 
 
+@pytest.mark.parametrize("state", ["paused", "queued"])
+def test_the_session_of_a_run_that_will_continue_has_not_ended(run, state):
+    run.log(0)
+    folder = mirror(run, state).folder
+    assert metadata.SESSION_END_INFO_TAG not in read(folder).Tags()["tensors"]
+    mirror(run)
+    assert metadata.SESSION_END_INFO_TAG in read(folder).Tags()["tensors"]
+
+
 def test_a_second_sync_of_an_ended_run_adds_nothing(run):
     run.log(0)
     folder = mirror(run).folder

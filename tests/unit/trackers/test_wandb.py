@@ -128,13 +128,15 @@ def test_a_resumed_run_is_the_same_run(run, server):
     assert arrived["exit"] == 0 and arrived["overwritten"] == 0
 
 
-def test_a_killed_run_is_reported_with_its_newest_step(run, server):
+def test_a_killed_run_is_reported_with_its_newest_step_until_it_is_queued(run, server):
     run.log(0, 10, 20)
     arrived = mirror(run, server, "killed")
     (alert,) = arrived["alerts"]
     assert (alert["title"], alert["severity"]) == ("Run killed: name/abcd1234", "ERROR")
     assert alert["text"].endswith("step 10 of 100.")
     assert arrived["exit"] == 1 and not arrived["preempting"]
+    again = mirror(run, server, "queued")
+    assert again["exit"] == 0 and len(again["alerts"]) == 1
 
 
 def test_a_server_that_hangs_is_left_after_a_while(run, server):
