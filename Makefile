@@ -44,6 +44,8 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Some tests wait for a process or a timer: a third worker uses the cores meanwhile.
+unit: JOBS = 3
 unit: $(VENV)/.installed-test
 	$(PYTEST) tests/unit $(ARGS)
 

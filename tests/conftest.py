@@ -40,10 +40,12 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that share a fixture of their module run in one process, so that it is made once."""
+    """Tests that share a fixture of their module run in one process, so that it is made once. They come first: single
+    tests keep all processes busy at the end."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def shares_a_fixture(item):

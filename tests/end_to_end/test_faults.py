@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,31 +33,39 @@ def broken(steps: list[int], **how: object) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- killed
-def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
-    return python.run(str(SUPPORT / name), *how.split(), env=ENVIRONMENT, timeout=500)
+Crash = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def crash(tmp_path: Path) -> Crash:
+    def crash(how: str = "", name: str = "crash.py") -> subprocess.CompletedProcess[str]:
+        env = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}  # what is killed leaves its folders there
+        return python.run(str(SUPPORT / name), *how.split(), env=env, timeout=500)
+
+    return crash
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_killed_at_every_call(how: str) -> None:
+def test_killed_at_every_call(crash: Crash, how: str) -> None:
     """First, later, repeated, pruning saves: afterwards the newest is the one before or the new one, whole."""
     done = crash(how)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("0 wrong") == 4
 
 
-def test_killed_200_times_at_random_moments() -> None:
+def test_killed_200_times_at_random_moments(crash: Crash) -> None:
     """And started again each time: weights, random state, data order and metrics are those of a run left alone."""
     done = crash(name="kills.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "200 kills in" in done.stdout
 
 
-def test_without_fsync_a_power_cut_would_show() -> None:
+def test_without_fsync_a_power_cut_would_show(crash: Crash) -> None:
     done = crash("power-without-fsync")
     assert done.returncode == 1 and "corrupt" in done.stdout, done.stdout + done.stderr
 
 
-def test_order_of_a_save() -> None:
+def test_order_of_a_save(crash: Crash) -> None:
     """Files are fsynced before the manifest is begun, it and its folder before the rename, and then the parent."""
     done = crash("calls")
     assert done.returncode == 0, done.stderr

@@ -200,10 +200,7 @@ def main(how: str) -> int:
     """kill, power, power-without-fsync: print the problems after each. calls: print the calls of a save."""
     torch.set_num_threads(1)
     logging.disable()
-    shm = (
-        "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    )  # which files are fsynced is known from the log, so no disk is needed
-    with tempfile.TemporaryDirectory(dir=shm) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         base = Path(folder).resolve()
         if how == "calls":
             _steps(5)(base)

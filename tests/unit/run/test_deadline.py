@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,23 +41,29 @@ def test_a_hang_in_native_code_ends() -> None:
     assert 'File "<string>"' in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("grace", "act"),
-    [
-        pytest.param("3", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(40)]", id="progress"),
-        pytest.param("2", f"{TERM}; deadline.progress(60); time.sleep(3)", id="an announced wait"),
-        pytest.param("None", f"{TERM}; time.sleep(0.5)", id="no grace"),
-        pytest.param("2", f"{TERM}; deadline.disarm(); time.sleep(3)", id="disarmed"),
-        pytest.param(
-            "None, lambda: time.sleep(3) or 0.0",
-            f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(4)",
-            id="disarmed while the scheduler is asked",
-        ),
-        pytest.param("None, lambda: None", f"{TERM}; time.sleep(0.5)", id="a scheduler that does not answer"),
-    ],
-)
-def test_no_forced_exit(grace: str, act: str) -> None:
-    done = run(grace, act)
+QUIET = {
+    "progress": ("3", f"{TERM}; [(time.sleep(0.1), deadline.progress()) for _ in range(40)]"),
+    "an announced wait": ("2", f"{TERM}; deadline.progress(60); time.sleep(3)"),
+    "no grace": ("None", f"{TERM}; time.sleep(0.5)"),
+    "disarmed": ("2", f"{TERM}; deadline.disarm(); time.sleep(3)"),
+    "disarmed while the scheduler is asked": (
+        "None, lambda: time.sleep(3) or 0.0",
+        f"{TERM}; time.sleep(0.2); deadline.disarm(); time.sleep(4)",
+    ),
+    "a scheduler that does not answer": ("None, lambda: None", f"{TERM}; time.sleep(0.5)"),
+}
+
+
+@pytest.fixture(scope="module")
+def quiet() -> dict[str, subprocess.CompletedProcess[str]]:
+    """All of them at once, since they only wait."""
+    with ThreadPoolExecutor(len(QUIET)) as threads:
+        return dict(zip(QUIET, threads.map(lambda case: run(*case), QUIET.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_no_forced_exit(quiet: dict[str, subprocess.CompletedProcess[str]], name: str) -> None:
+    done = quiet[name]
     assert (done.returncode, done.stdout) == (0, "continued 15\n"), done.stderr
 
 

@@ -15,12 +15,13 @@ from launcher.runs.stored_run import StoredRun
 from launcher.slurm.submission import FROZEN
 from support.submitted import note_job
 
-COUNT = 24
+COUNT = 6
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "WORTH", 3)
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import asyncio
 import math
 import os
 import signal
@@ -179,6 +180,12 @@ def parent(process: Path) -> int:
 
 
 def test_the_stop_button_stops_the_training_process(run, server, monkeypatch):
+    from wandb.sdk.lib import run_stopping
+
+    def sleep(seconds):
+        return asyncio.sleep(0.1)
+
+    monkeypatch.setattr(run_stopping, "_SLEEP", sleep, raising=False)  # without it the client asks every 15 s
     received = []
     before = signal.signal(signal.SIGTERM, lambda *_: received.append("SIGTERM"))
     try:
