@@ -82,7 +82,8 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return local(tensor).untyped_storage().data_ptr()
+    # A sparse tensor has no storage of its own.
+    return local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool) -> list[str]:

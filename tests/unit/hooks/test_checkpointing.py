@@ -2,17 +2,20 @@
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from launcher import FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
+from launcher.run import signals
 from support.stores import change_manifest
 from support.toy import GOOD, Toy, Values
 
@@ -149,3 +152,45 @@ def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
     best.unlink()
     best.symlink_to("step-00000002")
     assert train_to(6).readlink() == Path("step-00000004")
+
+
+@pytest.mark.parametrize(
+    ("keep_previous", "kept"), [(9, [3, 4, 5, 6, 8, 9, 10]), (1, [4, 5, 8, 9, 10]), (0, [4, 5, 8, 10])]
+)
+def test_what_is_saved_and_kept(tmp_path: Path, keep_previous: int, kept: list[int]) -> None:
+    hook = CheckpointingHook(3, keep_previous, keep_interval=4, keep_steps=[5], path="mine")
+    Toy([hook], 10, tmp_path, [GOOD]).train()
+    assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept
+
+
+@pytest.mark.parametrize(("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_wait": 0.01}, 7)])
+def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], code: int) -> None:
+    def stop(trainer: Any) -> None:
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    hook = CheckpointingHook(9, exit_signals="USR1", **settings)
+    with pytest.raises(signals.Stop) as end:
+        Toy([hook, FunctionHook(on_after_step=stop)], 5, tmp_path, [GOOD]).train()
+    assert end.value.code == code and steps(tmp_path) == [3]
+
+
+@pytest.mark.parametrize("is_persistent", [True, False])
+def test_a_sparse_buffer_is_refused_unless_it_is_not_stored(tmp_path: Path, is_persistent: bool) -> None:
+    class Sparse(Toy):
+        def build_model(self) -> torch.nn.Module:
+            model = super().build_model()
+            model.register_buffer("mask", torch.eye(2).to_sparse(), persistent=is_persistent)
+            return model
+
+    def train(max_steps: int) -> Toy:
+        trainer = Sparse([CheckpointingHook(2)], max_steps, tmp_path, [GOOD])
+        trainer.train()
+        return trainer
+
+    if not is_persistent:
+        train(2)
+        assert resumed_at(train(4)) == 2
+        return
+    with pytest.raises(ConfigError, match=r"^model: mask has layout sparse_coo, .* register it with persistent=False"):
+        train(2)

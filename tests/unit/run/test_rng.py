@@ -8,6 +8,7 @@ import torch
 from launcher.checkpoint.tree import decode, encode
 from launcher.run import rng, signals
 from launcher.run.rng import (
+    fresh_rng,
     host_state,
     isolated,
     isolated_rng,
@@ -60,6 +61,21 @@ def test_state_goes_through_a_checkpoint() -> None:
     expected = draw()
     restore_rng(decode(saved, tensors))
     assert draw() == expected
+
+
+def test_a_new_rank_starts_alike_at_each_try() -> None:
+    """Its numbers depend on the seed, the rank and the step, not on what was drawn while it started."""
+    drawn = []
+    for seed, rank, step, early in ((5, 2, 10, 0), (5, 2, 10, 3), (5, 2, 11, 0), (5, 3, 10, 0), (6, 2, 10, 0)):
+        seed_all(seed, rank)
+        for _ in range(early):
+            draw()
+        state = fresh_rng(step)
+        draw()
+        restore_rng(state)
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    assert all(a != b for other in drawn[2:] for a, b in zip(drawn[0], other, strict=True))
 
 
 def test_isolation() -> None:
