@@ -194,3 +194,12 @@ def test_a_sparse_buffer_is_refused_unless_it_is_not_stored(tmp_path: Path, is_p
         return
     with pytest.raises(ConfigError, match=r"^model: mask has layout sparse_coo, .* register it with persistent=False"):
         train(2)
+
+
+def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
+    """No checkpoint has it. A dry run does not count either."""
+    early = FunctionHook(on_before_train=lambda trainer: trainer.log({"val": {"loss": 0.0}}))
+    dry = FunctionHook(on_after_step=lambda trainer: trainer.log({"val": {"loss": 0.0}}, dry_run=True))
+    best = CheckpointingHook(2, keep_previous=9, best_metric="val/loss")
+    Toy([early, dry, Values({2: {"loss": 1.0}, 4: {"loss": 2.0}}), best], 4, tmp_path, [GOOD]).train()
+    assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000002")

@@ -1,5 +1,6 @@
 """The position among the batches."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from launcher import CheckpointingHook
+from launcher.hooks.base import TrainState
 from launcher.run import signals
+from launcher.train.batches import Batches
 from support.toy import GOOD, Toy
 
 
@@ -51,3 +54,19 @@ def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path)
     trainer = train(second)
     assert trainer.step == 5 and second.samples == 5 * len(GOOD)
     assert second.closed == 1
+
+
+@pytest.mark.parametrize("kind", ["counts samples", "plain"])
+def test_a_rewound_batch_is_not_counted(kind: str) -> None:
+    loader: Any = Counting(signum=None) if kind != "plain" else torch.utils.data.DataLoader(torch.arange(6))
+    batches = Batches(loader, logging.getLogger())
+    batches.start(TrainState())
+    positions = []
+    for _ in range(2):
+        batches.mark()
+        positions.append(batches.source.state_dict())
+        batches.next([], may_interrupt=False)
+    assert batches.source.state_dict() != positions[1]
+    batches.rewind()
+    assert batches.source.state_dict() == positions[1] != positions[0]
+    batches.close()
