@@ -127,6 +127,17 @@ def test_other_data_are_refused():
         ResumableLoader(Numbers(12), seed=0, micro_batch_size=2).load_state_dict(state)
 
 
+@pytest.mark.parametrize("state", [{"samples": 4}, {"samples": 4, "dataset": None}])
+def test_data_of_which_nothing_was_stored_are_not_compared(state):
+    """A stream without a length has no fingerprint."""
+    loader = ResumableLoader(Numbers(), seed=0, micro_batch_size=2)
+    loader.load_state_dict(state)
+    assert loader.samples == 4
+    stream = ResumableLoader(iter([1]), seed=0, micro_batch_size=2)
+    stream.load_state_dict(loader.state_dict())
+    assert stream.samples == 4
+
+
 def test_default_collate_and_a_dataset_of_torch():
     inputs, targets = torch.randn(SIZE, 3), torch.arange(SIZE)
     loader = ResumableLoader(TensorDataset(inputs, targets), seed=0, micro_batch_size=4)
