@@ -27,6 +27,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from pathlib import Path
@@ -95,6 +96,7 @@ def become(request: dict, files: list[int]) -> None:
     sys.stderr = sys.__stderr__ = stream(2, unbuffered)
     sys.path[:] = [request["cwd"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)), *OWN_PATH]
     importlib.invalidate_caches()
+    tempfile.tempdir = None  # the server's, from its own environment
     sys.modules["numpy"].random.seed()  # torch and `random` seed themselves
 
 

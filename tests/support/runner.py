@@ -1,10 +1,13 @@
 """The launcher as a user runs it: a process, its signals, its files."""
 
+import atexit
 import hashlib
 import json
 import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +18,14 @@ from launcher.checkpoint.store import CheckpointStore
 from support import python
 from support.paths import TESTS
 
+TEMPORARY = tempfile.mkdtemp(prefix="tests-")
+"""The folder for temporary files of the processes under test: those that are killed leave some. It is not a folder of
+pytest's, since the path of a socket in it has at most 107 characters."""
+atexit.register(shutil.rmtree, TEMPORARY, ignore_errors=True)
+
 ENVIRONMENT = {
     **os.environ,
+    "TMPDIR": TEMPORARY,
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(TESTS),  # the hooks in `support`

@@ -11,6 +11,7 @@ import pytest
 from launcher.data import ResumableLoader
 from launcher.errors import ConfigError
 from support import python
+from support.runner import ENVIRONMENT
 
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -33,7 +34,7 @@ def loader(seconds, **options):
 
 
 def run(script):
-    return python.run("-c", PRELUDE + textwrap.dedent(script), timeout=240)
+    return python.run("-c", PRELUDE + textwrap.dedent(script), env=ENVIRONMENT, timeout=240)
 
 
 def test_signals_to_the_group_kill_no_worker():
@@ -82,7 +83,7 @@ def test_workers_end_with_their_parent():
         for batch in loader(0):
             pass
     """
-    process = python.start("-c", PRELUDE + textwrap.dedent(script))
+    process = python.start("-c", PRELUDE + textwrap.dedent(script), env=ENVIRONMENT)
     workers = [int(pid) for pid in process.stdout.readline().split()]
     process.kill()
     process.wait()
