@@ -65,11 +65,12 @@ class ProgressHook(StatsHook):
         return gcd(super().called_every(event), self.eta_warmup if event == "on_after_step" else 0)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
-        if self._timed_from is None or trainer.step == self._timed_from[0] or trainer.is_last_step:
+        state = trainer.state
+        if self._timed_from is None or state.step == self._timed_from[0] or state.is_at_end():
             return None
         step, then = self._timed_from
-        each = (self._clock() - then) / (trainer.step - step)
-        return timedelta(seconds=int(each * (trainer.max_steps - trainer.step)))
+        each = (self._clock() - then) / (state.step - step)
+        return timedelta(seconds=int(each * (state.max_steps - state.step)))
 
     def _show(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:

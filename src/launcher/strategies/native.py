@@ -57,7 +57,7 @@ class NativeStrategy(Strategy):
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
         """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
         clipping a small model."""
-        self.model, self.optimizer, self.scaler = model, optimizer, scaler
+        self.model, self.optimizer, self.scaler, self._scales = model, optimizer, scaler, scaler.is_enabled()
         self._list_parameters()
         self._loss_divisor = self.plan.grad_accum_steps
         self.needs_closure = needs_closure(optimizer)
@@ -66,7 +66,7 @@ class NativeStrategy(Strategy):
         # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait for it.
         self._device_decides = (
             self.device.type == "cuda"
-            and not scaler.is_enabled()
+            and not self._scales
             and not self.plan.retry_non_finite
             and getattr(optimizer, "_step_supports_amp_scaling", False)
         )
@@ -78,7 +78,7 @@ class NativeStrategy(Strategy):
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:
             loss = loss / self._loss_divisor
-        if self.scaler.is_enabled():
+        if self._scales:
             loss = self.scaler.scale(loss)
         loss.backward()
 
@@ -91,7 +91,7 @@ class NativeStrategy(Strategy):
             num_params += len(group["params"])
         if num_params != self._num_params:
             self._list_parameters()  # after `add_param_group`
-        if self.scaler.is_enabled():
+        if self._scales:
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
             if self.plan.retry_non_finite and not math.isfinite((norm := total_norm(self._params)).item()):
@@ -107,7 +107,7 @@ class NativeStrategy(Strategy):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
         if value + EPSILON > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
             self._clip(norm)
-        if self.scaler.is_enabled():
+        if self._scales:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         elif self.needs_closure:
@@ -123,7 +123,7 @@ class NativeStrategy(Strategy):
             ConfigError: an optimizer that needs a closure does not support the precision or the strategy.
         """
         name = type(self.optimizer).__name__
-        if self.scaler.is_enabled():
+        if self._scales:
             raise ConfigError(f"precision=fp16: {name} does not support loss scaling; use precision=bf16 or fp32.")
         if any(hasattr(p, "device_mesh") for params in self._params for p in params):
             raise ConfigError(f"strategy={self.name}: {name} does not support sharded parameters; use strategy=ddp.")
@@ -169,7 +169,7 @@ class NativeStrategy(Strategy):
         return StepResult(norm, skipped=DeferredFlag(not_finite.float()))
 
     def _leave_out(self, norm: torch.Tensor, is_vetoed: bool = False) -> StepResult:
-        if self.scaler.is_enabled():
+        if self._scales:
             self.scaler.update()  # lowers the scale without a step
             self.optimizer.zero_grad()
             return StepResult(norm, skipped=not is_vetoed)
@@ -200,7 +200,7 @@ class NativeStrategy(Strategy):
         self.load_model(saved)
         load_extra_state(self.model, saved.meta[EXTRA])
         load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
-        if self.scaler.is_enabled() and saved.meta["scaler"]:
+        if self._scales and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
 
     def load_model(self, saved: Saved) -> None:

@@ -21,5 +21,5 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
     """2-norm over the gradients of the full model, 0-d; the same number on every rank. All ranks of a mesh must call
     it."""
-    norms = [whole(get_total_norm([p.grad for p in params if p.grad is not None])) for params in groups]
+    norms = [whole(get_total_norm([grad for p in params if (grad := p.grad) is not None])) for params in groups]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from launcher.hooks.base import Records
 from launcher.hooks.state import load_hook_states
 from launcher.run import deadline, signals
 from launcher.run.ranks import maximum
@@ -89,7 +88,8 @@ class BaseTrainer(TrainerParts):
         self.strategy.zero_grad()
         self._batches.start(self.state)
         self._is_plain = self.strategy.forward_context() is NULL
-        self._may_weigh = self.gradient_accumulation_steps > 1 or not self._agreement.alone
+        self._is_alone = self._agreement.alone
+        self._may_weigh = self.gradient_accumulation_steps > 1 or not self._is_alone
         try:
             restore_rng(rng)
             if self.stop_signal or self._must_pause():
@@ -114,7 +114,8 @@ class BaseTrainer(TrainerParts):
         state = self.state
         state.step = step = state.step + 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
-        if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
+        epoch = self._epoch
+        if epoch is not None and (step == 1 or epoch.is_due(self, step - 1)):
             self.fire("on_epoch_start")
         for call in self._events["on_before_step"]:
             call(self)
@@ -124,19 +125,20 @@ class BaseTrainer(TrainerParts):
         while result.retry:
             count_retry(self)
             result = self._attempt()
-        self.step_info["grad_norm"] = result.grad_norm
+        info = self.step_info
+        info["grad_norm"] = result.grad_norm
         if result.skipped is False:
             self._updated()
         elif result.skipped is True:
             count_skipped(self)
         else:
             self._unsettled = result.skipped
-        self.step_info["step_time"] = time.perf_counter() - start
+        info["step_time"] = time.perf_counter() - start
         for collected in self._collected:
-            collected.append(self.step_info)
-        for call in self._after_step.at(step, everything=state.is_at_end()):
+            collected.append(info)
+        for call in self._after_step.at(step, state.is_at_end()):
             call(self)
-        if self._epoch is not None and self._epoch.is_due(self, step):
+        if epoch is not None and epoch.is_due(self, step):
             self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
@@ -150,7 +152,7 @@ class BaseTrainer(TrainerParts):
         for group in self.optimizer.param_groups:
             rate = group["lr"]  # the scheduler changes a tensor in place
             rates.append(rate if type(rate) is float or not isinstance(rate, torch.Tensor) else rate.clone())
-        if not self._agreement.alone:
+        if not self._is_alone:
             self._agreement.begin(signals.received())
         return self.strategy.step()  # clips, updates and zeroes the gradients
 
@@ -167,28 +169,40 @@ class BaseTrainer(TrainerParts):
                 batch, weight = next(micro_batches)
             for call in self._events["on_batch"]:
                 call(self, batch)
-            with strategy.grad_sync(done == count - 1):
-                loss, records = self.forward(batch) if self._is_plain else self._forward_in_context(batch)
-                if loss is None:
-                    none_losses += 1
-                    check_none_losses(self, none_losses)
-                    continue
-                if weight is not None:
-                    loss, records = weigh(loss, weight), weigh(records, weight)
-                info["loss"].append(loss.detach())
-                info["records"].append(records)
-                strategy.backward(loss)
-            none_losses = 0
-            done += 1
+            context = strategy.grad_sync(done == count - 1)
+            if context is NULL:  # to enter it would cost more than anything else here
+                has_loss = self._forward_backward(batch, weight)
+            else:
+                with context:
+                    has_loss = self._forward_backward(batch, weight)
+            if has_loss:
+                none_losses = 0
+                done += 1
+            else:
+                none_losses += 1
+                check_none_losses(self, none_losses)
 
-    def _forward_in_context(self, batch: Any) -> tuple[torch.Tensor | None, Records]:
-        with self.strategy.forward_context():
-            return self.forward(batch)
+    def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
+        """Of a micro-batch. Returns whether it has a loss."""
+        if self._is_plain:
+            loss, records = self.forward(batch)
+        else:
+            with self.strategy.forward_context():
+                loss, records = self.forward(batch)
+        if loss is None:
+            return False
+        if weight is not None:
+            loss, records = weigh(loss, weight), weigh(records, weight)
+        info = self.step_info
+        info["loss"].append(loss.detach())
+        info["records"].append(records)
+        self.strategy.backward(loss)
+        return True
 
     def _micro_batches(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
         """Batches, each with its factor if they count by targets. All batches of a step are then fetched before the
         first forward pass, since each factor depends on all of them."""
-        count, times, alone = self.gradient_accumulation_steps, self.step_info["data_time"], self._agreement.alone
+        count, times, alone = self.gradient_accumulation_steps, self.step_info["data_time"], self._is_alone
         may_interrupt = alone and not times  # before anything has been drawn or computed
         first = self._batches.next(times, may_interrupt)
         if self._may_weigh and (targets := self.num_targets(first)) is not None:
