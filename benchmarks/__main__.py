@@ -14,11 +14,13 @@ import runpy
 import sys
 from pathlib import Path
 
-from benchmarks import data, distributed, gpt, gpu, loop, startup, sweep
+from benchmarks import composed, data, distributed, gpt, gpu, loop, startup, sweep
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each for module in (loop, gpt, distributed, data, startup, sweep, gpu) for each in module.BENCHMARKS
+    each.name: each
+    for module in (loop, composed, gpt, distributed, data, startup, sweep, gpu)
+    for each in module.BENCHMARKS
 }
 SCRIPTS = ("checkpoint", "goodput", "large_checkpoint", "ranks", "run_folders", "search", "strategy_memory")
 """They measure what is no ratio of one figure, and are not part of `all`."""

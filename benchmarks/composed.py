@@ -1,0 +1,91 @@
+"""What a composed loop costs: instructions a step of `python -m launcher`'s own trainer for a small model, over a
+hand-written loop of the same model, optimizer, scheduler and loader."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import gpt
+from benchmarks.callgrind import Counter
+from benchmarks.loop import CLIPS, COUNTED, INTERVAL, WARM_UP
+from benchmarks.measure import Benchmark
+
+SETTINGS = [
+    "model=mlp", "model.hidden_dim=32", "model.num_layers=2", "data=digits", "data.batch_size=8",
+    f"trainer.max_grad_norm={CLIPS}",
+]  # fmt: skip
+HOOKS = [
+    f"hooks.progress.interval={INTERVAL}", f"hooks.logging.interval={INTERVAL}", "hooks.evaluation.interval=1000",
+    "hooks.checkpointing.interval=1000",
+]  # fmt: skip
+
+
+class Loader:
+    """A loader whose batches turn counting on and off; all else is the loader's own."""
+
+    def __init__(self, loader: Any):
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return counting(iter(self.loader))
+
+
+def counting(batches: Iterator[Any]) -> Iterator[Any]:
+    import gc
+
+    counter = Counter()
+    for step, batch in enumerate(batches):
+        if step == WARM_UP:
+            gc.collect()
+            counter.start()
+        if step == WARM_UP + COUNTED:
+            counter.stop("steps")
+        yield batch
+
+
+def by_hand(quick: bool) -> float:
+    from torch.nn.utils import clip_grad_norm_
+
+    trainer, folder = gpt.composed(SETTINGS, WARM_UP + COUNTED + 1)
+    model, optimizer, scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
+    batches = counting(iter(trainer.data_loader))
+    for _ in range(WARM_UP + COUNTED + 1):
+        loss, _ = model(next(batches))
+        loss.backward()
+        clip_grad_norm_(model.parameters(), CLIPS)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    folder.cleanup()
+    return COUNTED
+
+
+def launched(hooks: str) -> Callable[[bool], float]:
+    def contender(quick: bool) -> float:
+        trainer, folder = gpt.composed(
+            [*SETTINGS, *(HOOKS if hooks == "[default]" else [])], WARM_UP + COUNTED + 1, hooks
+        )
+        trainer.data_loader = Loader(trainer.data_loader)
+        trainer.train()
+        folder.cleanup()
+        return COUNTED
+
+    return contender
+
+
+BENCHMARKS = [
+    Benchmark(
+        "composed",
+        "A small model that Hydra composes: mlp on digits, batch 8, clipping",
+        "instructions a step",
+        {
+            "hand-written loop": by_hand,
+            "Launcher, no hooks": launched("[]"),
+            "Launcher, default hooks": launched("[default]"),
+        },
+        goals={"Launcher, no hooks": 1.01, "Launcher, default hooks": 1.04},
+        counts_instructions=True,
+    )
+]
