@@ -89,7 +89,7 @@ class CheckpointingHook(BaseHook):
         self._branched_from: str | None = None
         """The checkpoint that `load` named at this or an earlier start. Stored in each checkpoint that follows."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
-        self.saved_at = self._in_flight = -1
+        self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = False
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
@@ -135,6 +135,7 @@ class CheckpointingHook(BaseHook):
         trainer.state.needs_boundary = True
         if not self.best.observe(records):
             return
+        self._observed_at = trainer.step
         before, at = self.best.value, self.best.step
         if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
             self._improved = True
@@ -186,6 +187,8 @@ class CheckpointingHook(BaseHook):
             TrainingError: the save failed, and `wait` is true.
         """
         self._await(trainer)
+        if self.best is not None and self._observed_at == trainer.step:
+            self._improved |= self.best.update(trainer.step)  # a better value could not be saved and no longer counts
         payload = self._payload(trainer)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, self.best.state()

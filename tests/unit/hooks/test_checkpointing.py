@@ -203,3 +203,47 @@ def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
     best = CheckpointingHook(2, keep_previous=9, best_metric="val/loss")
     Toy([early, dry, Values({2: {"loss": 1.0}, 4: {"loss": 2.0}}), best], 4, tmp_path, [GOOD]).train()
     assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000002")
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize(("last", "best", "value"), [(4.5, 6, 4.5), (5.5, 2, 5.0)])
+def test_a_best_value_counts_only_once_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool, last: float, best: int, value: float
+) -> None:
+    """The save of step 4, with a value of 4, fails: a value at step 6 is compared with that of step 2, which is 5."""
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if ".tmp-step-00000004" in os.fspath(path):
+            raise OSError(28, "No space left on device")
+        return open_file(path, *args, **options)
+
+    open_file = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    hook = CheckpointingHook(2, keep_previous=9, best_metric="val/loss", asynchronous=asynchronous)
+    values = {2: {"loss": 5.0}, 4: {"loss": 4.0}, 6: {"loss": last}}
+    Toy([Values(values), hook], 6, tmp_path, [GOOD]).train()
+    assert steps(tmp_path) == [2, 6]
+    assert (tmp_path / "checkpoints" / "best").readlink() == Path(f"step-{best:08d}")
+    assert hook.best is not None and (hook.best.value, hook.best.step) == (value, best)
+
+
+def test_a_first_best_value_that_is_not_saved_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_file = os.open
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if ".tmp-step-00000002" in os.fspath(path):
+            raise OSError(28, "No space left on device")
+        return open_file(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    hook = CheckpointingHook(2, best_metric="val/loss")
+    Toy([Values({2: {"loss": 1.0}, 4: {"loss": 9.0}}), hook], 4, tmp_path, [GOOD]).train()
+    assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000004")
+
+
+def test_the_handlers_of_a_hook_end_with_it(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    during = []
+    look = FunctionHook(on_after_step=lambda _: during.append(signal.getsignal(signal.SIGUSR1)))
+    Toy([CheckpointingHook(9, exit_signals="USR1"), look], 1, tmp_path, [GOOD]).train()
+    assert during[0] != before == signal.getsignal(signal.SIGUSR1)
