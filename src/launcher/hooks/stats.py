@@ -125,8 +125,7 @@ def _values(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of each step: loss, norm (if the strategy knows it), records and memory (if there are any), times; and the sum of
     the retries. Here the host waits for the device.
 
-    As python numbers: a mean of tensors would round otherwise once some have been restored from a checkpoint. In one
-    loop, which costs half of what one for each value would.
+    As python numbers: a mean of tensors would round otherwise once some have been restored from a checkpoint.
     """
     losses, norms, records, times, memory, retries = [], [], [], [], [], 0
     for info in steps:
