@@ -105,7 +105,7 @@ def is_same(left: str, right: str) -> bool:
 def number(value: Any) -> float | None:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -32,7 +32,7 @@ def number(value: Any) -> str:
         return "-"
     try:
         return f"{float(value):.4g}"
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return str(value)
 
 

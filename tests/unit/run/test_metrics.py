@@ -98,3 +98,13 @@ def test_a_summary_is_of_the_whole_file_or_none(tmp_path, monkeypatch):
     assert summary(path)["newest"] == small["newest"], "of a long file"
     monkeypatch.setattr(metrics, "MOST_TEXT", 10)
     assert summary(path) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"a/b": ' + "[" * 9_000 + "]" * 9_000 + "}", '{"train/loss": 1' + "0" * 400 + "}"]
+)
+def test_a_line_that_no_run_has_written_is_no_error(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1, "train/loss": 2}}\n{line}\n')
+    assert summary(path)["size"] == path.stat().st_size
+    assert newest_metrics(path)["train/loss"].step in (1, None)

@@ -175,3 +175,10 @@ def test_damaged_runs_are_listed_too(runs, make_run, outputs):
         ("aaaa0002", "completed"),
     }
     assert runs("show", "aaaa0001")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["--sort=train/loss"], ["--columns=train/loss"], ["show", "aaaa"]])
+def test_a_number_larger_than_any_float_is_no_error(runs, make_run, words):
+    folder = make_run("gpt", "aaaa0001")
+    folder.metrics_path.write_text(f'{{"step": 1, "train/loss": 1{"0" * 400}}}\n')
+    assert runs(*words)[0] == 0
