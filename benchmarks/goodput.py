@@ -29,6 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 LAB = HERE.parent / "slurm" / "lab"
 RUNS = 4
+NOT_COMPLETED = "not completed"
 
 
 @dataclass
@@ -112,7 +113,7 @@ class Bench:
 
         def digest(path: Path) -> str:
             if not path.exists():
-                return "not completed"
+                return NOT_COMPLETED
             tensors = torch.load(path)
             return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
@@ -173,6 +174,9 @@ def main() -> None:
             calm = None
             for what, every in (("", None), (", preempted", arguments.every)):
                 outcome = bench.sweep(way, every)
+                if calm is None and NOT_COMPLETED in outcome.weights:
+                    print(f"{name}: not run, since its sweep failed", flush=True)
+                    break
                 calm = calm or outcome
                 same = sum(a == b for a, b in zip(outcome.weights, calm.weights, strict=True))
                 goodput = arguments.steps * arguments.pace / outcome.seconds
