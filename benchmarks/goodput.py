@@ -174,8 +174,8 @@ def main() -> None:
             calm = None
             for what, every in (("", None), (", preempted", arguments.every)):
                 outcome = bench.sweep(way, every)
-                if calm is None and NOT_COMPLETED in outcome.weights:
-                    print(f"{name}: not run, since its sweep failed", flush=True)
+                if missing := outcome.weights.count(NOT_COMPLETED):
+                    print(f"{name + what}: {missing} of {RUNS} runs were not completed", flush=True)
                     break
                 calm = calm or outcome
                 same = sum(a == b for a, b in zip(outcome.weights, calm.weights, strict=True))
