@@ -1,13 +1,12 @@
 """What a composed loop costs: instructions a step of `python -m launcher`'s own trainer for a small model, over a
 hand-written loop of the same model, optimizer, scheduler and loader."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from benchmarks import gpt
-from benchmarks.callgrind import Counter
-from benchmarks.loop import CLIPS, COUNTED, INTERVAL, WARM_UP
+from benchmarks.loop import CLIPS, COUNTED, INTERVAL, WARM_UP, counting
 from benchmarks.measure import Benchmark
+from benchmarks.turns import Loader
 
 SETTINGS = [
     "model=mlp", "model.hidden_dim=32", "model.num_layers=2", "data=digits", "data.batch_size=8",
@@ -19,38 +18,12 @@ HOOKS = [
 ]  # fmt: skip
 
 
-class Loader:
-    """A loader whose batches turn counting on and off; all else is the loader's own."""
-
-    def __init__(self, loader: Any):
-        self.loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return counting(iter(self.loader))
-
-
-def counting(batches: Iterator[Any]) -> Iterator[Any]:
-    import gc
-
-    counter = Counter()
-    for step, batch in enumerate(batches):
-        if step == WARM_UP:
-            gc.collect()
-            counter.start()
-        if step == WARM_UP + COUNTED:
-            counter.stop("steps")
-        yield batch
-
-
 def by_hand(quick: bool) -> float:
     from torch.nn.utils import clip_grad_norm_
 
     trainer, folder = gpt.composed(SETTINGS, WARM_UP + COUNTED + 1)
     model, optimizer, scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
-    batches = counting(iter(trainer.data_loader))
+    batches = counting(trainer.data_loader)
     for _ in range(WARM_UP + COUNTED + 1):
         loss, _ = model(next(batches))
         loss.backward()
@@ -67,7 +40,7 @@ def launched(hooks: str) -> Callable[[bool], float]:
         trainer, folder = gpt.composed(
             [*SETTINGS, *(HOOKS if hooks == "[default]" else [])], WARM_UP + COUNTED + 1, hooks
         )
-        trainer.data_loader = Loader(trainer.data_loader)
+        trainer.data_loader = Loader(trainer.data_loader, counting)
         trainer.train()
         folder.cleanup()
         return COUNTED

@@ -53,7 +53,7 @@ def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
 def launched(strategy: str, hooks: str, turns: Turns) -> list[float]:
     """The same, composed."""
     trainer, folder = composed([*SMALL, "~scheduler"], turns.steps + 1, hooks, strategy)
-    trainer.data_loader = Loader(trainer.data_loader, turns)
+    trainer.data_loader = Loader(trainer.data_loader, turns.batches)
     trainer.train()
     trainer.strategy.teardown()
     folder.cleanup()

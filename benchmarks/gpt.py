@@ -85,7 +85,7 @@ def step(launched: bool, compiles: bool = False, hooks: str = "[]") -> Callable[
                 loop.model.compile()
             return turns.train(loop.step)
         trainer, folder = composed(settings, turns.steps + 1, hooks)
-        trainer.data_loader = Loader(trainer.data_loader, turns)
+        trainer.data_loader = Loader(trainer.data_loader, turns.batches)
         trainer.train()
         folder.cleanup()
         return turns.milliseconds

@@ -2,7 +2,8 @@
 
 import gc
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from benchmarks.callgrind import Counter
@@ -13,22 +14,27 @@ CLIPS, NEVER_CLIPS = 1e-6, 1.0
 """Norms that every gradient of the model exceeds, and none. All loops but Launcher's clip in either case."""
 
 
-def batches(name: str = "steps") -> Iterator[Any]:
+def counting(batches: Iterable[Any], name: str = "steps") -> Iterator[Any]:
     """Batches that turn counting on and off.
 
     Args:
         name: of the count.
     """
-    import torch
-
-    batch, counter = torch.randn(8, 32), Counter()
-    for step in range(WARM_UP + COUNTED + 4):
+    counter = Counter()
+    for step, batch in enumerate(batches):
         if step == WARM_UP:
             gc.collect()  # what the imports have left behind would be collected within some counts, and not in others
             counter.start()
         if step == WARM_UP + COUNTED:
             counter.stop(name)
         yield batch
+
+
+def batches(name: str = "steps") -> Iterator[Any]:
+    """The same batch again and again."""
+    import torch
+
+    return counting(repeat(torch.randn(8, 32), WARM_UP + COUNTED + 4), name)
 
 
 def bare(name: str = "steps") -> None:

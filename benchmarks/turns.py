@@ -96,13 +96,13 @@ class Turns:
 
 
 class Loader:
-    """A trainer's loader whose batches come in turns."""
+    """A trainer's loader whose batches another iterator passes on; all else is the loader's own."""
 
-    def __init__(self, loader: Any, turns: Turns):
-        self.loader, self.turns = loader, turns
+    def __init__(self, loader: Any, batches: Callable[[Any], Iterator[Any]]):
+        self.loader, self.batches = loader, batches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["loader"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.turns.batches(self.loader)
+        return self.batches(self.loader)
