@@ -23,6 +23,8 @@ from launcher.run.record_format import read_record
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""
 NO_METRICS = ("step", "time", "attempt", "samples", "media")
+NOT_ENDED = ("running", "queued", "paused")
+"""States of a run that continues without us."""
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.tree import leaves
-from launcher.trackers.base import Line, Tracker, artifact_folder, config_without, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
-STATUS = {"completed": "FINISHED", "failed": "FAILED", "queued": "SCHEDULED", "paused": "SCHEDULED"}
+STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS, PARAMS, LENGTH = 1000, 100, 6000
@@ -104,11 +104,10 @@ class MlflowTracker(Tracker):
             for which in self.artifacts:
                 self._send_artifact(which)
         self._client.set_tag(self._id, STATE_TAG, state)
-        status = STATUS.get(state, "KILLED")
-        if status == "SCHEDULED":
-            self._client.update_run(self._id, status=status)  # `set_terminated` would say when it ended
+        if state in NOT_ENDED:
+            self._client.update_run(self._id, status="SCHEDULED")  # `set_terminated` would say when it ended
         else:
-            self._client.set_terminated(self._id, status)
+            self._client.set_terminated(self._id, STATUS.get(state, "KILLED"))
 
     @property
     def uri(self) -> str:

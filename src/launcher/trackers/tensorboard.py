@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run.files import expanded, replace_file
-from launcher.trackers.base import Line, Tracker, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
@@ -73,7 +73,7 @@ class TensorBoardTracker(Tracker):
             self._commit(lines[-1]["step"])
 
     def close(self, state: str) -> None:
-        if state not in ("running", "queued", "paused", self._position["closed"]):
+        if state not in (*NOT_ENDED, self._position["closed"]):
             self._end_session(state)
             self._commit(self._position["step"], closed=state)
         self._file.close()

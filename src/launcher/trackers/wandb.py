@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from launcher.errors import ConfigError
 from launcher.run.files import expanded
 from launcher.run.holder import held_here
-from launcher.trackers.base import Line, Tracker, artifact_folder, config_without, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 ENDED_EARLY = ("failed", "preempted", "killed")
@@ -154,7 +154,7 @@ class WandbTracker(Tracker):
             self._alert(state)
         if state == "preempted":
             run.mark_preempting()
-        run.finish(exit_code=0 if state in ("completed", "paused", "queued", "running") else 1)
+        run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
         self._stored = self.run.store("wandb", {**self._stored, "end": end})
 
