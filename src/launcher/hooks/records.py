@@ -24,16 +24,12 @@ def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
 def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a": {"b": 1}}` as `{"a/b": 1}`."""
     flat: dict[str, Any] = {}
-    _flatten_into(flat, records, prefix)
-    return flat
-
-
-def _flatten_into(flat: dict[str, Any], records: Mapping[str, Any], prefix: str) -> None:
     for key, value in records.items():
         if type(value) is float or not isinstance(value, (dict, Mapping)):  # the check for a Mapping costs the most
             flat[f"{prefix}{key}"] = value
         else:
-            _flatten_into(flat, value, f"{prefix}{key}/")
+            flat.update(flatten(value, f"{prefix}{key}/"))
+    return flat
 
 
 def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 def summary(path: Path) -> dict[str, Any] | None:
     """What a listing shows of a metrics.jsonl, with the file's size and time: it is out of date if these have changed.
-    None: the file cannot be read, or has so many metrics that the summary would be long.
+    None if the file cannot be read, or if the summary is too long for run.json.
     """
     try:
         status = os.stat(path)
@@ -137,7 +137,7 @@ def kinds_of(data: bytes) -> list[Kind] | None:
 
 @lru_cache
 def _numbered(keys: Sequence[str]) -> list[str]:
-    """The keys of which another may differ in its number alone: train/lr/0, train/lr/1."""
+    """The keys that contain a number: another key may differ in that number alone (train/lr/0, train/lr/1)."""
     return [key for key in keys if key.encode().translate(None, NUMERIC) != key.encode()]
 
 

@@ -16,6 +16,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.run import signals
+from support.broken_disk import BrokenDisk
 from support.stores import change_manifest
 from support.toy import GOOD, Toy, Values
 
@@ -211,33 +212,20 @@ def test_a_best_value_counts_only_once_it_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool, last: float, best: int, value: float
 ) -> None:
     """The save of step 4, with a value of 4, fails: a value at step 6 is compared with that of step 2, which is 5."""
-
-    def refuse(path: Any, *args: Any, **options: Any) -> Any:
-        if ".tmp-step-00000004" in os.fspath(path):
-            raise OSError(28, "No space left on device")
-        return open_file(path, *args, **options)
-
-    open_file = os.open
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", os.open)  # what the broken disk replaces is put back
     hook = CheckpointingHook(2, keep_previous=9, best_metric="val/loss", asynchronous=asynchronous)
     values = {2: {"loss": 5.0}, 4: {"loss": 4.0}, 6: {"loss": last}}
-    Toy([Values(values), hook], 6, tmp_path, [GOOD]).train()
+    Toy([BrokenDisk([4], call="open"), Values(values), hook], 6, tmp_path, [GOOD]).train()
     assert steps(tmp_path) == [2, 6]
     assert (tmp_path / "checkpoints" / "best").readlink() == Path(f"step-{best:08d}")
     assert hook.best is not None and (hook.best.value, hook.best.step) == (value, best)
 
 
 def test_a_first_best_value_that_is_not_saved_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_file = os.open
-
-    def refuse(path: Any, *args: Any, **options: Any) -> Any:
-        if ".tmp-step-00000002" in os.fspath(path):
-            raise OSError(28, "No space left on device")
-        return open_file(path, *args, **options)
-
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", os.open)
     hook = CheckpointingHook(2, best_metric="val/loss")
-    Toy([Values({2: {"loss": 1.0}, 4: {"loss": 9.0}}), hook], 4, tmp_path, [GOOD]).train()
+    values = Values({2: {"loss": 1.0}, 4: {"loss": 9.0}})
+    Toy([BrokenDisk([2], call="open"), values, hook], 4, tmp_path, [GOOD]).train()
     assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000004")
 
 
