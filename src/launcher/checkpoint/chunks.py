@@ -11,10 +11,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-CHUNK = 8 << 20
+CHUNK = 2 << 20
+"""Bytes that are written at a time: so few that all chunks stay in the processor's cache, where the disk reads them."""
 READ = 4 << 20
 """Bytes that are read and hashed at a time, while they are in the processor's cache."""
 WRITERS = 2
+SMALL = 16 << 20
+"""Files of fewer bytes are written like any other file."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 
 
@@ -29,7 +32,7 @@ class ChunkWriter:
     """
 
     def __init__(self, fd: int, size: int):
-        self.fd, self.size, self.is_small = fd, size, size < 2 * CHUNK
+        self.fd, self.size, self.is_small = fd, size, size < SMALL
         self._flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         self._full: SimpleQueue[tuple[mmap.mmap, int] | None] = SimpleQueue()
         self._empty: SimpleQueue[mmap.mmap] = SimpleQueue()

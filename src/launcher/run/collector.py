@@ -8,6 +8,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from launcher.run.quick_exit import skip_exit_handlers
+
 AT_START = 1_000_000
 """More objects than a start makes; one that makes more of them than that is collected."""
 _usual: tuple[int, int, int] | None = None
@@ -40,7 +42,10 @@ def resume() -> None:
 @contextmanager
 def building() -> Iterator[None]:
     """While the parts of a run are built, for which the compiler may be imported. The modules that are imported before
-    are passed over from now on; the parts will be collected as usual."""
+    are passed over from now on; the parts will be collected as usual. At the exit of a command of ours, the C libraries
+    of these modules are passed over too."""
+    if _usual is not None:
+        skip_exit_handlers()
     freeze()
     try:
         yield
