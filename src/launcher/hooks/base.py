@@ -160,6 +160,10 @@ class BaseHook:
     def on_epoch_end(self, trainer: TrainerView) -> None:
         """After every hook's `on_after_step`, at the step that takes the last samples of a pass."""
 
+    def on_logged(self, trainer: TrainerView) -> None:
+        """`trainer.step` has logged all that it logs: the next step is about to begin. Called only if something was
+        logged since the last call, and before the first step of an attempt."""
+
     def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is the step that is about to run."""
 

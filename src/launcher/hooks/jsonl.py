@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_number
 from launcher.run import ranks
@@ -18,11 +20,10 @@ from launcher.run.files import fsync_file, replace_file
 from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
-STRICT = json.JSONEncoder(allow_nan=False)
 
 
 class JsonlHook(BaseHook):
-    """Collects what is logged at a step and appends it as one line when the next step begins.
+    """Collects what is logged at a step and appends it as one line before the next step.
 
     The line of the current step is part of the checkpoint: a run that was stopped during a step's evaluation rewrites
     that line, complete, when it resumes. Lines of steps after the checkpoint are dropped then. Lines that cannot be
@@ -84,9 +85,8 @@ class JsonlHook(BaseHook):
                 self._line["samples"] = trainer.samples
         self._line |= numbers
 
-    def on_before_step(self, trainer: TrainerView) -> None:
-        if self._line is not None:
-            self._flush()
+    def on_logged(self, trainer: TrainerView) -> None:
+        self._flush()
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush()
@@ -112,7 +112,7 @@ class JsonlHook(BaseHook):
         if line is None or not self._writes:
             return
         self._check_lock()
-        self._unwritten.append(_encoded(line) + "\n")
+        self._unwritten.append(encoded(line) + "\n")
         try:
             append(self.path, "".join(self._unwritten).encode())
         except OSError as error:
@@ -186,7 +186,7 @@ def _count_of_whole_lines(path: Path, step: int) -> int | None:
     count, line = 0, b""
     with path.open("rb") as file:
         for line in file:
-            if not (line.startswith(b'{"step": ') and line.endswith(b"}\n")):
+            if not (line.startswith(b'{"step":') and line.endswith(b"}\n")):
                 return None
             count += 1
     last = _step_of(line) if count else step
@@ -221,10 +221,12 @@ def _unused(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _encoded(line: dict[str, Any]) -> str:
+def encoded(line: dict[str, Any]) -> str:
     """JSON has no NaN and infinity: they become strings."""
     try:
-        return STRICT.encode(line)
-    except ValueError:
-        is_odd = {key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()}
-        return STRICT.encode({key: str(value) if is_odd[key] else value for key, value in line.items()})
+        if math.isfinite(sum(line.values())):
+            return orjson.dumps(line).decode()  # in a tenth of the time of json
+    except (TypeError, OverflowError):  # an integer of more than 64 bits
+        pass
+    is_odd = {key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()}
+    return json.dumps({key: str(value) if is_odd[key] else value for key, value in line.items()})

@@ -80,9 +80,8 @@ class MediaHook(BaseHook):
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
 
-    def on_before_step(self, trainer: TrainerView) -> None:
-        if self._rows:
-            self._flush(trainer, trainer.step)
+    def on_logged(self, trainer: TrainerView) -> None:
+        self._flush(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush(trainer)
@@ -108,20 +107,18 @@ class MediaHook(BaseHook):
             self._rows = [row for row in self._rows if {name: row[name] for name in place} != place]
             self._rows.append({"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content})
 
-    def _flush(self, trainer: TrainerView, before: int | None = None) -> None:
-        """Write the rows of all steps, or of those before a step."""
-        rows = [row for row in self._rows if before is None or row["step"] < before]
-        if not rows or not self._writes:
+    def _flush(self, trainer: TrainerView) -> None:
+        if not self._rows or not self._writes:
             return
         self._check_lock()
         try:
-            append(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+            append(self._path, "".join(json.dumps(row) + "\n" for row in self._rows).encode())
             if (self._folder / "images").is_dir():
                 fsync_folder(self._folder / "images")
         except OSError as error:
             self._report(trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory.")
         else:
-            self._rows = [row for row in self._rows if row not in rows]
+            self._rows.clear()
             self._is_dirty = True
 
     def _report(self, trainer: TrainerView, message: str) -> None:

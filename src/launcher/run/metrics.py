@@ -156,7 +156,7 @@ def _pattern(metric: str) -> re.Pattern[bytes]:
 
 
 def _written(key: str) -> bytes:
-    return f'"{key}": '.encode()
+    return f'"{key}":'.encode()
 
 
 def _count(key: str, kinds: Iterable[Kind]) -> int:

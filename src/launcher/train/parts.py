@@ -84,6 +84,7 @@ class TrainerParts:
         self.resumed_from: Path | None = None
         self.resumed_rng: dict[str, Any] | None = None
         self.is_built = False
+        self._has_logged = False
 
     # ------------------------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
@@ -212,6 +213,7 @@ class TrainerParts:
         """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they would do."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
+        self._has_logged = True
         self.fire("on_log", records, dry_run=dry_run)
 
     def log_scalars(self, records: dict[str, Any], dry_run: bool = False) -> None:
@@ -220,8 +222,10 @@ class TrainerParts:
 
     def log_images(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
+        self._has_logged = True
         self.fire("on_log_images", records, dry_run=dry_run)
 
     def log_histograms(self, records: dict[str, Any], dry_run: bool = False) -> None:
         """Pass nested records of tensors or arrays to every hook. All ranks call it."""
+        self._has_logged = True
         self.fire("on_log_histograms", records, dry_run=dry_run)

@@ -89,6 +89,7 @@ class BaseTrainer(TrainerParts):
         self._batches.start(self.state)
         self._is_plain = self.strategy.forward_context() is NULL
         self._is_alone = self._agreement.alone
+        self._has_logged = True  # by the attempt before, at the step of its checkpoint
         self._may_weigh = self.gradient_accumulation_steps > 1 or not self._is_alone
         try:
             restore_rng(rng)
@@ -111,6 +112,9 @@ class BaseTrainer(TrainerParts):
 
     # ------------------------------------------------------------------------------------------------------ a step
     def _run_step(self) -> None:
+        if self._has_logged:
+            self._has_logged = False
+            self.fire("on_logged")
         state = self.state
         state.step = step = state.step + 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}

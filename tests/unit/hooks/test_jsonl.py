@@ -1,13 +1,16 @@
 """`metrics.jsonl` on a resume: each step once, and what is lost or damaged is reported and kept."""
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.jsonl import JsonlHook, append, drop_lines_after
+from launcher.hooks.jsonl import JsonlHook, append, drop_lines_after, encoded
 from launcher.hooks.logging import LoggingHook
 from support.toy import GOOD, Toy
 
@@ -74,3 +77,14 @@ def test_a_group_that_the_umask_admits_may_append(tmp_path: Path):
     finally:
         os.umask(before)
     assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o777 == 0o664
+
+
+@given(st.dictionaries(st.text(st.characters()), st.floats() | st.integers() | st.booleans()))
+@example({"sum": 1e308, "overflows": 1e308})
+@example({"a float cannot hold it": 10**400})
+@example({"half a character \ud800": 1.0})
+def test_every_number_is_written_as_it_is(line: dict[str, float]) -> None:
+    text = {math.inf: "inf", -math.inf: "-inf"}
+    expected = {key: "nan" if value != value else text.get(value, value) for key, value in line.items()}
+    read = json.loads(encoded(line))
+    assert read == expected and list(map(type, read.values())) == list(map(type, expected.values()))
