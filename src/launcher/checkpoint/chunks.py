@@ -17,7 +17,7 @@ READ = 4 << 20
 """Bytes that are read and hashed at a time, while they are in the processor's cache."""
 WRITERS = 2
 SMALL = 16 << 20
-"""Files of fewer bytes are written like any other file."""
+"""Bytes below which a file gets ordinary writes only."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 
 

@@ -7,16 +7,16 @@ thread of its library may also crash a process whose work is done.
 import ctypes
 import os
 
-FOLLOWERS = "LD_PRELOAD", "CUDA_INJECTION64_PATH"
+PROFILERS = "LD_PRELOAD", "CUDA_INJECTION64_PATH"
 """Variables by which profilers and the like enter a process. They write their results in exit handlers."""
 
 
 def skip_exit_handlers() -> None:
     """At the end of this process, skip the exit handlers and destructors of C and C++ that are registered by now. Those
     of libraries that are loaded later run, and so does all that Python does at its end; C's buffers are written.
-    Without glibc, and in a process with a profiler (`FOLLOWERS`), nothing is skipped."""
+    Without glibc, and in a process with a profiler (`PROFILERS`), nothing is skipped."""
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "on_exit") or any(os.environ.get(name) for name in FOLLOWERS):
+    if not hasattr(libc, "on_exit") or any(os.environ.get(name) for name in PROFILERS):
         return
     # The handlers run in reverse order: the newest first. _exit gets the exit code as its argument.
     libc.on_exit(libc._exit, None)

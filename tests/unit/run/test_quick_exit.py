@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launcher.run.quick_exit import FOLLOWERS
+from launcher.run.quick_exit import PROFILERS
 
 SCRIPT = """
 import atexit, ctypes, sys
@@ -28,7 +28,7 @@ sys.exit(143)
 
 
 def ended(**environment):
-    variables = {name: value for name, value in os.environ.items() if name not in FOLLOWERS} | environment
+    variables = {name: value for name, value in os.environ.items() if name not in PROFILERS} | environment
     return subprocess.run([sys.executable, "-c", SCRIPT], env=variables, capture_output=True, text=True, check=False)
 
 
@@ -38,7 +38,7 @@ def test_only_the_handlers_of_libraries_loaded_before_are_skipped():
     assert done.stdout.splitlines() == ["in C's buffer", "Python's handler", "loaded later"]
 
 
-@pytest.mark.parametrize("variable", [f"{FOLLOWERS[0]}=libm.so.6", f"{FOLLOWERS[1]}=/nowhere/profiler.so"])
+@pytest.mark.parametrize("variable", [f"{PROFILERS[0]}=libm.so.6", f"{PROFILERS[1]}=/nowhere/profiler.so"])
 def test_a_profiler_in_the_process_writes_its_results(variable):
     done = ended(**dict([variable.split("=")]))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (143, "loaded before")
