@@ -7,7 +7,8 @@
   included. That a call returns early says little: a copy that is made later, or a busy core, is paid for all the same.
 - durable: seconds from the call to all bytes fsynced, with nothing else to do.
 - load: into a live model and optimizer, nothing of it in the page cache.
-- exit: of `python -m launcher`, from a SIGTERM at the end of a step to the end of the process.
+- exit: from a SIGTERM at the end of a step to the end of the process, of `python -m launcher` and of hand-written
+  scripts.
 
 Each is the median of alternating repeats. The yardsticks are taken just before each, since a shared disk may be several
 times faster a minute later: a copy of the state into kept memory, a write of as many bytes with fsync, a read of as
@@ -418,11 +419,16 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
           f"read {yard['read']:.3f} s")  # fmt: skip
     print_table(results, memory)
     shutil.rmtree(folder / "0")
-    exits = []
-    for number in range(arguments.repeats):
-        times = yard.take()
-        exits.append(with_ratios({"exit": exit_seconds(arguments.millions, folder / f"exit-{number}")}, times))
-    print(f"SIGTERM to exit: {cell(exits, 'exit')}")
+    exits: dict[str, list[dict[str, float]]] = {name: [] for name in EXITS}
+    for repeat in range(arguments.repeats):
+        for number, (name, command_of) in enumerate(EXITS.items()):
+            print(f"repeat {repeat + 1} of {arguments.repeats}: exit of {name}", file=sys.stderr, flush=True)
+            times = yard.take()
+            taken = exit_seconds(command_of, arguments.millions, folder / f"exit-{repeat}-{number}")
+            exits[name].append(with_ratios({"exit": taken}, times))
+    print("SIGTERM to exit")
+    for name, repeats in exits.items():
+        print(f"{name:28s} {cell(repeats, 'exit')}")
 
 
 def measure_one(contender: Contender, training: Training, step: float) -> dict[str, float]:
@@ -473,19 +479,36 @@ class SendsTerm(BaseHook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def exit_seconds(millions: float, folder: Path) -> float:
-    """Of a command with a model of about this size."""
-    layers = 12
-    command = [
-        sys.executable, "-m", "launcher", "model=mlp", f"model.hidden_dim={round((millions * 1e6 / layers) ** 0.5)}",
-        f"model.num_layers={layers}", "data=digits", "hooks=[checkpointing]", "tracker=[]", "trainer.max_steps=10",
+def launcher_command(folder: Path, width: int, layers: int) -> list[str]:
+    return [
+        "-m", "launcher", "model=mlp", f"model.hidden_dim={width}", f"model.num_layers={layers}", "data=digits",
+        "hooks=[checkpointing]", "tracker=[]", "trainer.max_steps=10",
         "+hooks.term._target_=benchmarks.checkpoint.SendsTerm", f"paths.outputs={folder}",
     ]  # fmt: skip
+
+
+def by_hand(how: str) -> Callable[[Path, int, int], list[str]]:
+    script = Path(__file__).with_name("exit_by_hand.py")
+    return lambda folder, width, layers: [str(script), str(folder), str(width), str(layers), how]
+
+
+EXITS = {
+    "launcher": launcher_command,
+    "torch.save + fsync": by_hand("torch.save"),
+    "the bytes alone + fsync": by_hand("bytes"),
+}
+
+
+def exit_seconds(command_of: Callable[[Path, int, int], list[str]], millions: float, folder: Path) -> float:
+    """Of a program with a model of about this size."""
+    layers = 12
+    folder.mkdir()
+    command = [sys.executable, *command_of(folder, round((millions * 1e6 / layers) ** 0.5), layers)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     end = time.time()
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert len(list(folder.glob("*/*/checkpoints/latest/manifest.json"))) == 1, done.stderr
+    assert list(folder.glob("*/*/checkpoints/latest/manifest.json")) or (folder / "state.pt").exists(), done.stderr
     shutil.rmtree(folder)
     return end - next(float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit())
 
