@@ -24,6 +24,7 @@ def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> N
     """The first process is suspended, loses the run, and wakes up when it is complete."""
     with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
         first.read_until("checkpoint copied")
+        first.read_until("Step 100/")  # it waits now: no write is between its look at the lock and the file
         os.kill(first.pid, signal.SIGSTOP)
         with Command(f"paths.outputs={tmp_path}", *RUN, start=("-m", "support.elsewhere", "node7")) as second:
             assert second.wait() == 0, second.output

@@ -111,10 +111,11 @@ class JsonlHook(BaseHook):
         line, self._line = self._line, None
         if line is None or not self._writes:
             return
-        self._check_lock()
         self._unwritten.append(encoded(line) + "\n")
+        data = "".join(self._unwritten).encode()
+        self._check_lock()  # just before the write: a process that is suspended in between writes when it wakes up
         try:
-            append(self.path, "".join(self._unwritten).encode())
+            append(self.path, data)
         except OSError as error:
             if not self._is_reported:
                 logger.error(
