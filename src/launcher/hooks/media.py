@@ -110,9 +110,10 @@ class MediaHook(BaseHook):
     def _flush(self, trainer: TrainerView) -> None:
         if not self._rows or not self._writes:
             return
-        self._check_lock()
+        data = "".join(json.dumps(row) + "\n" for row in self._rows).encode()
+        self._check_lock()  # just before the write, as in JsonlHook
         try:
-            append(self._path, "".join(json.dumps(row) + "\n" for row in self._rows).encode())
+            append(self._path, data)
             if (self._folder / "images").is_dir():
                 fsync_folder(self._folder / "images")
         except OSError as error:
