@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line in `sys.argv`."""
     signals.install()
     prepare_output()
-    collector.defer()
+    collector.pause()
     if os.getcwd() not in sys.path:  # as under `python -m`: a package in the current folder can be a `_target_`
         sys.path.insert(0, os.getcwd())
     if sys.argv[1:2] == ["init"]:
@@ -36,7 +36,6 @@ def main() -> None:
         return run()
     finally:
         signals.ignore()
-        collector.freeze()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ PRELOADED = (
     "rich.progress",
     "safetensors.torch",
     "torch",
+    "torch._dynamo",
     "xxhash",
     "yaml",
 )

@@ -18,8 +18,8 @@ from support.fork_server import NUMBER
 from support.paths import TESTS
 
 CAN_FORK = sys.platform == "linux"
-DISTRIBUTED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel.distributed")
-"""What DDP and FSDP import: 2 CPU-seconds for each rank."""
+DISTRIBUTED = ("torch.distributed.fsdp", "torch.nn.parallel.distributed")
+"""What DDP and FSDP import: a CPU-second for each rank."""
 DEEPSPEED = (*DISTRIBUTED, "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
 """What DeepSpeed imports: 6 CPU-seconds for each rank."""
 

@@ -1,11 +1,8 @@
 """Configuration folders: where they are, and their groups and options. Importing this does not import Hydra."""
 
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from importlib.machinery import PathFinder
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -44,40 +41,12 @@ def own_folder() -> Path | None:
 def installed() -> dict[str, Path | None]:
     """The configuration folders of installed packages, by the package's dotted name: entry points of the group
     `launcher.conf`. None: the package does not exist. Nothing is imported."""
-    if not any(map(_may_have_entry_points, sys.path)) and not _has_other_finders():
-        return {}
     from importlib.metadata import entry_points
 
     from launcher.config.source import find_module
 
     packages = {entry.value: find_module(entry.value) for entry in entry_points(group=ENTRY_POINTS)}
     return {name: Path(each.folders[0]) if each and each.folders else None for name, each in sorted(packages.items())}
-
-
-def _may_have_entry_points(folder: str) -> bool:
-    """Whether a folder of `sys.path` may have a package with options. Most have none, and `importlib.metadata`, which
-    knows exactly, would take 20 ms of each start."""
-    if os.path.isfile(folder) or folder.endswith(".egg"):
-        return True
-    try:
-        names = [name for name in os.listdir(folder or ".") if name.lower().endswith((".dist-info", ".egg-info"))]
-    except OSError:
-        return False
-    return any(_mentions_entry_points(os.path.join(folder, name, "entry_points.txt")) for name in names)
-
-
-def _mentions_entry_points(file: str) -> bool:
-    try:
-        with open(file, "rb") as text:
-            return ENTRY_POINTS.encode() in text.read()
-    except OSError:
-        return False
-
-
-def _has_other_finders() -> bool:
-    """Whether packages may come from elsewhere than folders."""
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    return finders != [PathFinder]
 
 
 def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:

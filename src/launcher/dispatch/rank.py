@@ -28,7 +28,7 @@ def begin_as_child() -> None:
     """Set up a process that the spawner has started: signals, the watch on its parent, and the user's modules."""
     signals.install()
     prepare_output()
-    collector.defer()
+    collector.pause()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
     end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
     if os.getcwd() not in sys.path:

@@ -14,7 +14,7 @@ def main() -> int:
     """Run the job of the frozen configuration. Returns the exit code for SLURM."""
     signals.install()
     prepare_output()
-    collector.defer()
+    collector.pause()
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report

@@ -35,12 +35,10 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
 from launcher.train.composed import Trainer
-from launcher.train.startup import skip_dynamo_import
 
 logger = logging.getLogger("launcher")
 
 
-@collector.building()
 def build_trainer(
     config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
 ) -> Trainer:
@@ -91,11 +89,10 @@ def build_trainer(
         workspace=folder.path,
         logger=logger,
     )
-    if compiling is None:
-        skip_dynamo_import()
     trainer.build()
     if compiling is not None:
         trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
+    collector.resume()
     return trainer
 
 

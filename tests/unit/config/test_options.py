@@ -1,10 +1,7 @@
 """Options of installed packages."""
 
 import itertools
-import shutil
-import subprocess
 import sys
-from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -34,49 +31,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (tmp_path / file).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     return name
-
-
-def test_without_such_a_package_no_metadata_is_read() -> None:
-    """In a new interpreter: packages that other tests import, such as MLflow's, bring finders of their own."""
-    program = """
-import sys
-sys.modules["importlib.metadata"] = None
-from launcher.config.options import installed
-assert installed() == {}
-sys.meta_path.append(type("Finder", (), {"find_spec": lambda *where: None, "find_distributions": None}))
-try:
-    installed()
-except ImportError:
-    print("it is read")
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "it is read\n", done.stderr
-
-
-@pytest.mark.parametrize("kind", ["zip", "egg", "finder"])
-def test_a_package_that_is_no_folder_brings_options(
-    kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [word for word in sys.path if word != str(tmp_path)])
-    if kind == "finder":
-
-        class Finder:
-            find_spec = staticmethod(lambda *where: None)
-            find_distributions = staticmethod(lambda context: iter([PathDistribution(folder)]))
-
-        folder = tmp_path / f"{package}-1.0.dist-info"
-        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-    elif kind == "egg":
-        egg = tmp_path / f"{package}-1.0-py3.11.egg"
-        (tmp_path / f"{package}-1.0.dist-info").rename(tmp_path / "EGG-INFO")
-        egg.mkdir()
-        (tmp_path / "EGG-INFO").rename(egg / "EGG-INFO")
-        (egg / "EGG-INFO" / "METADATA").rename(egg / "EGG-INFO" / "PKG-INFO")
-        monkeypatch.syspath_prepend(egg)
-    else:
-        archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path)
-        monkeypatch.syspath_prepend(archive)
-    assert set(installed()) == {f"{package}.conf"}
 
 
 def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
