@@ -81,13 +81,12 @@ def test_without_the_package(tmp_path: Path) -> None:
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_file_that_contradicts_the_run_is_refused(tmp_path: Path) -> None:
+def test_file_with_keys_of_launcher_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 4, "fp16": {"enabled": true}, "scheduler": {"type": "X"}}')
     refused = launch(tmp_path / "outputs", *TINY, f"strategy.config_file={tmp_path / 'ds.json'}")
     assert refused.returncode == 2, refused.output
-    assert [line.split(": ")[1].split(",")[0] for line in refused.output.splitlines()] == [
-        "train_batch_size is 4", "fp16.enabled is true", "scheduler.type is X",
-    ]  # fmt: skip
+    named = [line.split(": ")[1].split(" ")[0] for line in refused.output.splitlines()]
+    assert named == ["train_batch_size", "scheduler", "fp16.enabled"]
     assert not (tmp_path / "outputs").exists()
 
 

@@ -121,7 +121,7 @@ class DeepSpeedStrategy(NativeStrategy):
         process.require()
         super().setup(plan, precision, device)
         config = self.options(on_gpu=self.device.type == "cuda") if self.file is None else read_file(self.file)
-        self.config = complete(config, plan, precision, self.ranks.world_size, self.file)
+        self.config = complete(config, plan, precision, self.ranks.world_size)
         self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
         if precision.name == "fp16":
             self._refuse_fp16(precision)
