@@ -71,14 +71,14 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Whether a run may still change. Its record is not final while its job is in the queue, and a job whose node
-    failed (NODE_FAIL) may be about to return to the queue.
+    """Whether a run may still change, or a process is on it, which would refuse the next command. Its record is not
+    final while its job is in the queue, and a job whose node failed (NODE_FAIL) may be about to return to the queue.
 
     Args:
         missing: how many times in a row each run's job was not in the queue.
     """
     if stored.state == "completed":
-        return False
+        return not stored.is_left
     if queue is None or stored.job is not None:
         missing[label] = 0
         return True

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.runs.find import RUN_HELP, ask_queue, find_run
+from launcher.runs.find import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
+from launcher.slurm.scheduler import ENDING, queue
+from launcher.slurm.submission import FROZEN
 
 PAUSE = 0.3  # seconds between two reads of a growing file
 
@@ -32,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():  # queued
         time.sleep(PAUSE)
     path = log_path(wanted, arguments.rank, arguments.slurm)
+    watch.is_job_log = path != wanted.folder.log_path(arguments.rank)
     position = 0 if arguments.lines is None else last_lines(path, arguments.lines)
     position += copy(path, position)
     if arguments.follow:
@@ -70,22 +73,28 @@ def failure(run: StoredRun) -> str:
 
 class RunWatch:
     """Whether a run has ended: no process holds it, and SLURM's queue has no job of it. The queue is read every `pause`
-    seconds."""
+    seconds.
 
-    def __init__(self, path: Path, pause: float = 10.0):
-        self.path, self.pause = path, pause
+    A completed run's own log is complete once its process has left it. Its job's log (`is_job_log`) is not: srun
+    forwards what a task has printed a moment later.
+    """
+
+    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False):
+        self.path, self.pause, self.is_job_log = path, pause, is_job_log
         self._asked = float("-inf")
         self._in_queue = False
 
     def has_ended(self) -> bool:
         run = StoredRun.read(self.path)
-        if run.state == "completed":
-            return True
-        if run.state == "running":
+        if run.state == "running" or not run.is_left:
             return False
+        is_completed = run.state == "completed"
+        if is_completed and not self.is_job_log:
+            return True
         if run.had_job and time.monotonic() - self._asked > self.pause:
-            ask_queue([run])
-            self._asked, self._in_queue = time.monotonic(), run.job is not None
+            join_queue([run], queue([self.path / FROZEN]))
+            is_over = run.job is None or (is_completed and run.job.state == ENDING)
+            self._asked, self._in_queue = time.monotonic(), not is_over
         return not self._in_queue
 
 

@@ -128,6 +128,11 @@ class StoredRun:
             return "stale"
         return state
 
+    @property
+    def is_left(self) -> bool:
+        """Whether no process is on the run: one that has recorded its end still logs its results."""
+        return not is_held(self.folder)
+
     @cached_property
     def note(self) -> JobNote | None:
         """Its newest submission."""

@@ -18,6 +18,8 @@ SUBMISSION_TIMEOUT = 60.0
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
 """Variables that change what SLURM's commands list or how they print it; a filter would hide jobs."""
 RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
+ENDING = "COMPLETING"
+"""SLURM's state of a job whose processes have ended or been signalled."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 

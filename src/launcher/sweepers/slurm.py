@@ -25,14 +25,12 @@ from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.not_started import last_line
-from launcher.slurm.scheduler import NoAnswer, QueuedJob, SchedulerError
+from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
 from launcher.slurm.submission import FROZEN, JobNote
 from launcher.sweepers.local import CANCELLED
 
 RETRY = 30.0
 """Seconds until trials that SLURM refused during a search are submitted again."""
-ENDING = "COMPLETING"
-"""SLURM's state of a job whose processes have been signalled."""
 FAILED, STOPPED = 1, 143
 """Exit codes of trials."""
 

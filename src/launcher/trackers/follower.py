@@ -101,13 +101,15 @@ class Follower:
         return not self.unfinished
 
     def state(self) -> str:
-        """The run's state. `killed`: it is recorded as running, but no process is on it. `superseded`: another attempt
-        has begun, which has its own follower."""
+        """The run's state. `running` while a process that has recorded the end logs its results. `killed`: run.json
+        says running, but no process is on it. `superseded`: another attempt has begun, which has its own follower."""
         state = self._recorded()
-        if state == RUNNING and not is_held(self.run.folder):
-            state = self._recorded()  # it may have ended in between
-            return "killed" if state == RUNNING else state
-        return state
+        if state == SUPERSEDED:
+            return state
+        if is_held(self.run.folder):
+            return RUNNING if self.follow else state
+        state = self._recorded()  # it may have ended in between
+        return "killed" if state == RUNNING else state
 
     def _recorded(self) -> str:
         record = self.run.record

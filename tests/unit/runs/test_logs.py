@@ -1,9 +1,10 @@
 import itertools
+import os
 
 import pytest
 
 from launcher.run.record import RunRecord
-from launcher.runs.logs import growth, last_lines
+from launcher.runs.logs import RunWatch, growth, last_lines
 from support.submitted import note_job
 
 
@@ -45,10 +46,48 @@ def test_follow_until_the_run_ends(start, make_run):
     with open(folder.log_path(), "a") as log:
         log.write("two\n")
     assert process.stdout.readline() == b"two\n"
+    record.end_attempt("completed", end_step=10, exit_code=0)
     with open(folder.log_path(), "a") as log:
         log.write("the end\n")
-    record.end_attempt("completed", end_step=10, exit_code=0)
+    folder.lock_path.unlink()
     assert process.communicate(timeout=240)[0] == b"the end\n" and process.returncode == 0
+
+
+@pytest.mark.parametrize("state", ["completed", "paused", "preempted", "failed"])
+def test_a_followed_run_has_ended_once_its_process_has_left_it(make_run, state):
+    """The process logs its results after it has recorded its end."""
+    folder = make_run("gpt", "aaaa0001", state="running")
+    record, watch = RunRecord(folder), RunWatch(folder.path)
+    assert not watch.has_ended()
+    record.end_attempt(state, end_step=10, exit_code=0 if state == "completed" else 143)
+    assert not watch.has_ended()
+    folder.lock_path.unlink()
+    assert watch.has_ended()
+
+
+@pytest.mark.parametrize("state", ["running", "completed", "preempted"])
+def test_a_followed_run_whose_process_was_killed_has_ended(make_run, state):
+    folder = make_run("gpt", "aaaa0001", state="stale")
+    if state != "running":
+        RunRecord(folder).end_attempt(state, end_step=10)
+    assert folder.lock_path.exists() and RunWatch(folder.path).has_ended()
+
+
+@pytest.mark.parametrize(
+    ("queued", "of_run", "of_job"),
+    [("7|RUNNING|None|n1|", True, False), ("7|COMPLETING|None|n1|", True, True), ("", True, True)],
+)
+def test_the_log_of_a_completed_runs_job_grows_until_the_job_ends(
+    make_run, tmp_path, monkeypatch, queued, of_run, of_job
+):
+    """srun forwards what a task has printed a moment later."""
+    folder = make_run("gpt", "aaaa0001")
+    note_job(folder, str(tmp_path / "job-0.sh"), None, job_id="7")
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{queued}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert RunWatch(folder.path).has_ended() == of_run
+    assert RunWatch(folder.path, is_job_log=True).has_ended() == of_job
 
 
 def test_a_rewritten_log_is_followed(tmp_path):
