@@ -32,6 +32,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
         yield from _batch(tree)
         yield from _warmup(tree)
         yield from _pause(tree)
+        yield from _recomputed(tree)
     if job != "launcher.jobs.export.ExportJob":
         yield from _files(tree)
     yield from _names(tree)
@@ -122,6 +123,27 @@ def _pause(tree: dict[str, Any]) -> Iterator[Fault]:
     pause_at = get(tree, "trainer.pause_at")
     if type(pause_at) is int and not get(tree, "hooks.checkpointing"):
         yield Fault("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
+
+
+def replays_random_state(backend: str) -> bool:
+    """Whether a compiled block that is recomputed draws the same dropout masks again. Only backends with AOT autograd
+    are known to: the compiler leaves the random state to them."""
+    return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
+
+
+def _recomputed(tree: dict[str, Any]) -> Iterator[Fault]:
+    """Activation checkpointing in a compiled model."""
+    backend = get(tree, "trainer.compile.backend")
+    if not isinstance(backend, str) or replays_random_state(backend):
+        return
+    for key, off in {"trainer.activation_checkpointing": "none", "model.gradient_checkpointing": False}.items():
+        if (value := get(tree, key)) not in (None, off):
+            value, off = (each if isinstance(each, str) else show(each) for each in (value, off))
+            text = (
+                f"with {key}={value} a block that is recomputed draws other dropout masks than before, so the "
+                f"gradient is wrong; use trainer.compile.backend=aot_eager, or {key}={off}."
+            )
+            yield Fault("trainer.compile.backend", backend, text)
 
 
 def no_file(key: str, pattern: str) -> Fault:

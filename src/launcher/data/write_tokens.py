@@ -92,6 +92,9 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
             "of the package transformers writes one."
         )
     tokenizer = Tokenizer.from_file(str(path))
+    # A stored truncation or padding is for a model's batches; each piece of text is encoded in full here.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     end_id = None if end is None else tokenizer.token_to_id(end)
     if end is not None and end_id is None:
         raise ConfigError(f"--end='{end}': is not a token of the tokenizer in {folder}.")

@@ -68,7 +68,8 @@ class SamplesHook(BaseHook):
         model = unwrap(trainer.model)
         if not hasattr(model, "logits"):
             raise ConfigError(
-                f"hooks.samples: {type(model).__name__} has no logits(tokens); choose model=gpt, or leave the hook out."
+                f"hooks.samples: {type(model).__name__} has no logits(tokens), the scores of the next token; add the "
+                "method, choose model=gpt, or leave the hook out."
             )
 
     def on_ready(self, trainer: TrainerView) -> None:

@@ -48,18 +48,30 @@ def decay_groups(
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
     """Trainable matrices between a model's first and last layer.
 
-    Those of the model's `shard_units()` if it has any; else all but embeddings and the last linear layer's.
+    Those of the model's `shard_units()` if it has any; else all but embeddings. The last linear layer is left out,
+    unless it is within a block.
     """
     shard_units = getattr(model, "shard_units", None)
-    units = shard_units() if callable(shard_units) else []
+    units = list(shard_units()) if callable(shard_units) else []
     linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
-    outer = {id(p) for part in linears[-1:] for p in part.parameters()} if not units else set()
+    last = linears[-1:] if not units or linears[-1:] == [_last_layer(units[-1])] else []
+    outer = {id(p) for part in last for p in part.parameters()}
     return [
         parameter
         for root in units or [model]
         for parameter, kind in _kinds(root)
         if parameter.ndim == 2 and kind != "embeddings" and id(parameter) not in outer
     ]
+
+
+def _last_layer(unit: nn.Module) -> nn.Module:
+    """The last layer with parameters of a plain sequence of layers; a block of another kind as it is."""
+    while isinstance(unit, nn.Sequential):
+        members = [member for member in unit if any(True for _ in member.parameters())]
+        if not members:
+            break
+        unit = members[-1]
+    return unit
 
 
 def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:

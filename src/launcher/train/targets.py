@@ -25,5 +25,7 @@ def weigh(value: Any, weight: torch.Tensor) -> Any:
     if isinstance(value, Mapping):
         return {key: weigh(item, weight) for key, item in value.items()}
     if isinstance(value, torch.Tensor):
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()  # the factor has more digits
         return value * (weight.to(value.dtype) if value.is_floating_point() else weight)
     return value * weight if isinstance(value, (int, float)) else value

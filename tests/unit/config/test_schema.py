@@ -42,6 +42,9 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["~scheduler"],
         ["~optimizer._partial_"],
         ["trainer.max_grad_norm=null", "optimizer.lr=1", "run.tag=3"],
+        ["trainer.compile={backend:eager}"],
+        ["trainer.compile={backend:aot_eager}", "trainer.activation_checkpointing=full"],
+        ["trainer.compile=true", "trainer.activation_checkpointing=2"],
         ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
     ],
 )
@@ -58,6 +61,19 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (
             ["trainer.pause_at=9", "~hooks.checkpointing"],
             "trainer.pause_at=9: a pause needs a checkpoint; keep hooks.ch",
+        ),
+        *(
+            (
+                ["model=huggingface", "trainer.compile={backend:" + backend + "}", f"{key}={value}"],
+                f"trainer.compile.backend={backend}: with {key}={value} a block that is recomputed draws other dropout "
+                f"masks than before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}={off}.",
+            )
+            for backend in ("eager", "eager_noexcept", "tvm", "my_own")
+            for key, value, off in (
+                ("trainer.activation_checkpointing", "full", "none"),
+                ("trainer.activation_checkpointing", 2, "none"),
+                ("model.gradient_checkpointing", "true", "false"),
+            )
         ),
         (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0."),
         (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0."),

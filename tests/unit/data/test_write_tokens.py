@@ -90,6 +90,22 @@ def test_hugging_face_tokenizer(corpus, tokenizer):
         write_tokens.run([*given, f"--tokenizer={corpus}"])
 
 
+def test_a_stored_truncation_or_padding_does_not_change_the_tokens(corpus, tokenizer):
+    from tokenizers import Tokenizer
+
+    def written():
+        write_tokens.run([str(corpus / "out"), f"{corpus}/*.txt", "--val-fraction=0", f"--tokenizer={tokenizer}"])
+        return np.load(corpus / "out" / "train.npy").tolist()
+
+    path, expected = str(tokenizer / "tokenizer.json"), written()
+    for stored in ({"max_length": 3}, {"max_length": 4, "stride": 1}):
+        made = Tokenizer.from_file(path)
+        made.enable_truncation(**stored)
+        made.enable_padding(length=1000)
+        made.save(path)
+        assert written() == expected
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

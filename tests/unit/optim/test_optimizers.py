@@ -10,6 +10,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.mlp import MLP
+from launcher.models.supervised import Supervised
 from launcher.optim import optimizers, schedulers
 from launcher.train.build import build_optimizer
 
@@ -179,6 +180,13 @@ def test_lists_of_a_configuration_are_taken():
     assert members(model, optimizer)["no_decay"] == ["embedding.weight"]
 
 
+class Holder(nn.Module):
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
 class TestHiddenMatrices:
     @pytest.mark.parametrize("tied", [True, False])
     def test_of_a_gpt(self, tied):
@@ -197,6 +205,29 @@ class TestHiddenMatrices:
     def test_of_an_mlp(self):
         model = MLP(vocab_size=5, hidden_dim=4)
         assert len(optimizers.hidden_matrices(model)) == 2
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            pytest.param(lambda a, b, c: nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c), id="sequence"),
+            pytest.param(lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)), id="nested"),
+            pytest.param(lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU()), b, nn.Sequential(c)), id="head"),
+            pytest.param(lambda a, b, c: Holder(layers=nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)), id="in one"),
+            pytest.param(lambda a, b, c: Holder(layers=nn.ModuleList([a, b, c])), id="list"),
+            pytest.param(lambda a, b, c: Holder(blocks=nn.Sequential(a, b), head=c), id="blocks, head"),
+            pytest.param(lambda a, b, c: Holder(a=a, b=b, c=c), id="attributes"),
+        ],
+    )
+    @pytest.mark.parametrize("supervised", [True, False])
+    def test_are_the_same_however_the_layers_are_arranged(self, build, supervised):
+        layers = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+        model = Supervised(build(*layers)) if supervised else build(*layers)
+        assert [id(p) for p in optimizers.hidden_matrices(model)] == [id(part.weight) for part in layers[:2]]
+
+    def test_within_the_last_block_are_hidden(self):
+        blocks = [Holder(up=nn.Linear(4, 8), down=nn.Linear(8, 4)) for _ in range(2)]
+        model = Supervised(Holder(embedding=nn.Embedding(5, 4), blocks=nn.Sequential(*blocks)))  # a tied output layer
+        assert len(optimizers.hidden_matrices(model)) == 4
 
 
 @needs_muon
