@@ -1,5 +1,7 @@
 """What has changed since a checkpoint was written."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,12 @@ from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
+from launcher.run.sources import imported_sources
 
 OF_THE_ATTEMPT = ("trainer.pause_at",)
 """Keys that configure one attempt, not the run."""
+SOURCES = "sources.json"
+"""The file of a checkpoint with the digests of the user's own source files."""
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
@@ -20,6 +25,21 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
             sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
     return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]
+
+
+def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts of a checkpoint, with the source files that this process has imported, if it has any."""
+    sources = imported_sources()
+    return {**texts, **({SOURCES: json.dumps(sources, indent=1) + "\n"} if sources else {})}
+
+
+def stored_sources(checkpoint: Path) -> dict[str, str]:
+    """The source files that the process of a checkpoint had imported; empty if they cannot be read."""
+    try:
+        sources = json.loads((checkpoint / SOURCES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {str(name): str(digest) for name, digest in sources.items()} if isinstance(sources, dict) else {}
 
 
 def _loaded_fast(file: Path) -> Any:

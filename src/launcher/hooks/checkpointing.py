@@ -7,6 +7,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from launcher.checkpoint.changes import stored_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
@@ -21,6 +22,7 @@ from launcher.hooks.resuming import Resuming
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, signals
 from launcher.run.rng import rng_state
+from launcher.run.sources import imported_sources, source_changes
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
@@ -117,6 +119,10 @@ class CheckpointingHook(BaseHook):
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
+        current = imported_sources()  # as they were imported: a later edit is not part of this attempt
+        if checkpoint is not None and trainer.strategy.ranks.is_main:
+            for sentence in source_changes(stored_sources(checkpoint), current):
+                trainer.logger.warning("Changed since the checkpoint: %s", sentence)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         self._branched_from = self.resuming.requested or state_dict.get("checkpointing", {}).get("resumed_from")
@@ -229,7 +235,7 @@ class CheckpointingHook(BaseHook):
             parts=snapshot.parts | parts,
             rank_state=rank_state,
             global_state={**snapshot.meta, "training_state": training_state},
-            texts=self.texts,
+            texts=with_sources(self.texts),
             is_best=self._improved,
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from launcher.checkpoint.changes import changes_since
+from launcher.checkpoint.changes import changes_since, stored_sources
 from launcher.checkpoint.find import checkpoint_path, request_name
 from launcher.checkpoint.store import CheckpointStore
 from launcher.errors import ConfigError
@@ -14,6 +14,7 @@ from launcher.run.holder import held_here, refusal
 from launcher.run.logs import setup_logging
 from launcher.run.provenance import VERSIONED, code_state
 from launcher.run.record import RunRecord
+from launcher.run.sources import imported_sources, source_changes
 
 logger = logging.getLogger("launcher")
 
@@ -85,4 +86,7 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     sentences = changes_since(newest, dict(config), _code())
     gone = [text for text in sentences if text.endswith("is gone.")]
     unused = [text for text in sentences if text.startswith("versions.") and text.endswith("is new.")]
-    return [text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)]
+    kept = [text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)]
+    stored = stored_sources(newest)
+    imported = {name: digest for name, digest in imported_sources().items() if name in stored}
+    return kept + source_changes(stored, imported)

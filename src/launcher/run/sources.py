@@ -1,0 +1,125 @@
+"""The user's own source files: which of them a process has imported, and which have changed since.
+
+A file is known by the path that its module's name gives it (`my_project/model.py`), so a project that was moved, and a
+copy of its code, have the same names. Files of Launcher, of Python and of installed packages are left out: their
+versions are compared instead.
+"""
+
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Any
+
+INSTALLED = ("site-packages", "dist-packages")
+LARGEST = 1 << 24
+"""Of a larger file, only the size and the first bytes count."""
+MOST_NAMES = 8
+
+_imported: dict[str, tuple[Any, str]] = {}
+"""The digest of each file, as it was when its module was first seen, and the module's spec at that time."""
+
+
+def imported_sources() -> dict[str, str]:
+    """The digests of the user's own files that this process has imported, by name. A file that was edited after its
+    import keeps the digest of what runs."""
+    sources = {}
+    for name, module in list(sys.modules.items()):
+        if (found := _own_file(name, module)) is None:
+            continue
+        key, path = found
+        spec = getattr(module, "__spec__", None)
+        known = _imported.get(path)
+        if known is None or known[0] is not spec:  # reloading a module gives it another spec
+            if (digest := digest_of(path)) is None:
+                continue
+            known = _imported[path] = (spec, digest)
+        sources[key] = known[1]
+    return dict(sorted(sources.items()))
+
+
+def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> list[str]:
+    """A sentence each for the files that were edited, are gone, or are new.
+
+    Args:
+        stored: the files that an earlier process had imported.
+        current: those that this one has imported. The other stored files are looked up, but not imported: modules may
+            be imported late.
+    """
+    found = {name: current[name] if name in current else _look_up(name) for name in stored}
+    kinds = {
+        "was edited": [name for name, digest in found.items() if digest not in (None, stored[name])],
+        "is gone": [name for name, digest in found.items() if digest is None],
+        "is new": [name for name in current if name not in stored] if stored else [],
+    }
+    return [f"{_joined(names)}: {kind}." for kind, names in kinds.items() if names]
+
+
+def digest_of(path: str | os.PathLike[str]) -> str | None:
+    """A digest of a file's content; None: it cannot be read, or is not a file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST)
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, ValueError):
+        return None
+    rest = b"" if size <= LARGEST else str(size).encode()
+    return hashlib.sha256(data + rest).hexdigest()[:16]
+
+
+def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
+    """The name and the path of a module's file; None: it has no source file, or is not the user's own."""
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py") or _is_foreign(os.path.dirname(path)):
+        return None
+    top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+    if isinstance(top, str) and _is_foreign(os.path.dirname(top)) and name != "__main__":
+        return None  # a file that a library wrote for itself, as torch.compile does
+    module_path = name.replace(".", "/")
+    key = PurePath(f"{module_path}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{module_path}.py")
+    if PurePath(path).parts[-len(key.parts) :] == key.parts:
+        return key.as_posix(), path
+    relative = os.path.relpath(path)
+    if relative.startswith(os.pardir):
+        return (os.path.basename(path), path) if name == "__main__" else None
+    return PurePath(relative).as_posix(), path
+
+
+@cache
+def _is_foreign(folder: str) -> bool:
+    """Whether a folder's files are those of an installed package, of Python, or of Launcher."""
+    path = Path(folder)
+    own = Path(__file__).parents[1]
+    python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    libraries = [*python, own, own.parent / "hydra_plugins"]
+    return any(part in INSTALLED for part in path.parts) or any(path.is_relative_to(library) for library in libraries)
+
+
+def _look_up(name: str) -> str | None:
+    """The digest of a file that importing its module would read now. Nothing is imported."""
+    first, *rest = PurePath(name).parts
+    for place in _places(first.removesuffix(".py")):
+        path = place if not rest else os.path.join(place, *rest)
+        if (digest := digest_of(path)) is not None:
+            return digest
+    return digest_of(name)
+
+
+def _places(top: str) -> Iterator[str]:
+    """The file of a module at the top level, or the folders of a package."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return
+    if spec is not None:
+        yield from spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
+
+
+def _joined(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
