@@ -1,5 +1,6 @@
 """Whether an optimizer's fused kernel can be used."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
     """
     if wanted is False:
         return None
-    kernels = fused_devices()
     parameters = [p for group in groups for p in group["params"]]
     if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
         if wanted:
@@ -26,7 +26,7 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
                 "optimizer.fused=null, or strategy=ddp."
             )
         return None
-    missing = next((p for p in parameters if p.device.type not in kernels or not p.is_floating_point()), None)
+    missing = next((p for p in parameters if not has_fused_kernel(p.device.type, p.dtype)), None)
     if missing is None:
         return True
     if wanted:
@@ -37,11 +37,13 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
     return None
 
 
-def fused_devices() -> list[str]:
-    """Kinds of devices that have fused Adam, AdamW and SGD."""
+@cache
+def has_fused_kernel(device_type: str, dtype: torch.dtype) -> bool:
+    """Try a step of the fused AdamW, whose kernel supports the same tensors as those of Adam and SGD."""
+    parameter = torch.zeros(1, device=device_type, dtype=dtype)
+    parameter.grad = torch.zeros_like(parameter)
     try:
-        # There is no public function for this. Where torch has moved it: the devices of torch 2.6.
-        from torch.utils._foreach_utils import _get_fused_kernels_supported_devices as devices
-    except ImportError:
-        return ["cuda", "cpu"]
-    return devices()
+        torch.optim.AdamW([parameter], fused=True).step()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True

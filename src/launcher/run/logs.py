@@ -149,7 +149,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
     Each call replaces the handlers of the previous call: every run of a sweep has its own file.
     """
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if getattr(handler, "_of_launcher", False)]:
+    for old in [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]:
         root.removeHandler(old)
         old.close()
     screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
@@ -164,7 +164,7 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
     for handler in handlers:
         prefix = f"[rank {rank}] " if rank else ""
         handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
-        handler._of_launcher = True  # type: ignore[attr-defined]
+        handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)

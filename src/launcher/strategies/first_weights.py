@@ -10,6 +10,7 @@ from torch import nn
 
 from launcher.run import ranks
 from launcher.run.rng import restore_rng, rng_state
+from launcher.strategies.units import own_parameters
 
 META = torch.device("meta")
 UNSET = 0xFF
@@ -78,16 +79,17 @@ def materialise(model: nn.Module, device: torch.device) -> None:
     parameters stay tied."""
     made: dict[int, Any] = {}
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is None or (not tensor.is_meta and tensor.device == device):
-                    continue
-                if id(tensor) not in made:
-                    data = _unset_like(tensor, device) if tensor.is_meta else tensor.detach().to(device)
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
-                    made[-id(tensor)] = tensor  # keeps it alive, so that no other tensor gets its id
-                tensors[name] = made[id(tensor)]
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        for name, tensor in [*own_parameters(module), *buffers]:
+            if not tensor.is_meta and tensor.device == device:
+                continue
+            if id(tensor) not in made:
+                data = _unset_like(tensor, device) if tensor.is_meta else tensor.detach().to(device)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+                # Kept alive, so that no other tensor gets its id.
+                made[-id(tensor)] = tensor
+            setattr(module, name, made[id(tensor)])
 
 
 def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

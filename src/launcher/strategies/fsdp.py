@@ -20,7 +20,7 @@ from launcher.strategies.recompute import recompute_units
 from launcher.strategies.same_use import SameUse
 from launcher.strategies.sharded import copy_piece
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.units import shard_units
+from launcher.strategies.units import own_parameters, shard_units
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
@@ -164,8 +164,8 @@ class FsdpStrategy(NativeStrategy):
         model.to_empty(device="cpu" if self.cpu_offload else self.device)
         _tie(ties)
         for module in model.modules():
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = None if buffer is None else buffer.to(self.device)
+            for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+                setattr(module, name, buffer.to(self.device))
         source: dict[str, torch.Tensor] = {}
         if self.ranks.is_main:
             drawn = draw(build_model, META, torch.device("cpu"))
@@ -217,9 +217,8 @@ def _ties(model: nn.Module) -> list[list[Slot]]:
     """For each tied parameter, the modules and names that share it."""
     places: dict[int, list[Slot]] = {}
     for module in model.modules():
-        for name, p in module._parameters.items():
-            if p is not None:
-                places.setdefault(id(p), []).append((module, name))
+        for name, p in own_parameters(module):
+            places.setdefault(id(p), []).append((module, name))
     return [slots for slots in places.values() if len(slots) > 1]
 
 
@@ -227,4 +226,4 @@ def _tie(ties: list[list[Slot]]) -> None:
     """Tie the parameters at these modules and names again."""
     for (first, key), *others in ties:
         for module, name in others:
-            module._parameters[name] = first._parameters[key]
+            setattr(module, name, getattr(first, key))

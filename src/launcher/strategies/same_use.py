@@ -8,6 +8,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.run import ranks
+from launcher.strategies.units import own_parameters
 
 
 class SameUse:
@@ -27,7 +28,7 @@ class SameUse:
             if module in units:  # before the hook that gathers it
                 compare = partial(self._compare_calls, name)
                 self._handles.append(module.register_forward_pre_hook(compare, prepend=True))
-            if module._parameters:
+            if any(own_parameters(module)):
                 self._handles.append(module.register_forward_pre_hook(partial(self._note_parameters, name)))
         self._handles.append(model.register_forward_hook(partial(self._compare_calls, "")))
 
@@ -43,9 +44,7 @@ class SameUse:
     def _note_parameters(self, name: str, module: nn.Module, _: Any) -> None:
         """Note the parameters of a gathered module: those are the ones that the graph refers to."""
         if not torch.compiler.is_compiling():
-            self._names |= {
-                id(p): f"{name}.{key}".lstrip(".") for key, p in module._parameters.items() if p is not None
-            }
+            self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}
 
     def compare_gradients(self, loss: torch.Tensor) -> None:
         """

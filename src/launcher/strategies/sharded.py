@@ -104,8 +104,13 @@ def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
-    """Where this rank's piece starts in the full tensor."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    """The start of this rank's shard in the full tensor. A DTensor is cut as by `torch.chunk`."""
+    offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
+    for place, ranks, placement in zip(mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True):
+        if placement.is_shard():
+            rows = shape[placement.dim]
+            chunk = -(-rows // ranks)
+            start = min(place * chunk, rows)
+            offset[placement.dim] += start
+            shape[placement.dim] = min(chunk, rows - start)
     return tuple(offset)

@@ -1,6 +1,7 @@
 """Which modules of a model are sharded, gathered and prefetched as a unit."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from torch import nn
 
@@ -26,11 +27,16 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
     smallest = MIN_PARAMS if min_params is None else min_params
     if not smallest:
         return []
-    uses = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
+    uses = Counter(id(p) for module in model.modules() for _, p in own_parameters(module))
     units: list[nn.Module] = []
     for child in model.children():
         _collect(child, smallest, uses, units)
     return units
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Names and parameters of a module without its children; a tied one under each of its names."""
+    return module.named_parameters(recurse=False, remove_duplicate=False)
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
@@ -39,10 +45,10 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
         left = sum(p.numel() for p in module.parameters())
     else:
         left = sum(_collect(child, smallest, uses, units) for child in module.children())
-        left += sum(p.numel() for p in module._parameters.values() if p is not None)
+        left += sum(p.numel() for _, p in own_parameters(module))
     if left < smallest or isinstance(module, NEVER_CALLED + USED_FROM_OUTSIDE) or module in units:
         return left
-    within = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
+    within = Counter(id(p) for m in module.modules() for _, p in own_parameters(m))
     if any(count < uses[key] for key, count in within.items()):
         return left  # shares a parameter with an outer module: only a unit that contains both can gather it
     units.append(module)

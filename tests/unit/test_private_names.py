@@ -1,0 +1,87 @@
+"""Private names of other libraries stand in this list; each may break with the library's next version."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from support.paths import ROOT
+
+SRC = ROOT / "src" / "launcher"
+# `_target_` and its like are keys of a configuration.
+PRIVATE = re.compile(r"_(?!_).*(?<!_)")
+DOCUMENTED = {"_current_frames", "_exit", "_fields", "_replace"}
+"""Public in spite of their names: of `sys`, `os` and named tuples."""
+BY_TEXT = "getattr", "hasattr", "setattr", "__dict__.get", "__dict__.pop"
+"""Functions that take an attribute's name."""
+ALLOWED = {
+    # Hydra documents its flags, but has no public parser for them, and applies values only together with groups.
+    ("config/session.py", "_apply_overrides_to_config"),
+    ("config/session.py", "_internal"),
+    ("config/session.py", "_return_value"),
+    # A DataLoader has no public way to see its worker processes, nor to end them.
+    ("data/workers.py", "_shutdown_workers"),
+    ("data/workers.py", "_workers"),
+    # The operator that scaled_dot_product_attention dispatches to on the CPU.
+    ("hooks/flops.py", "_scaled_dot_product_flash_attention_for_cpu"),
+    # Transformers' own marks: which tensors are set, and which modules stay whole.
+    ("models/huggingface.py", "_is_hf_initialized"),
+    ("models/huggingface.py", "_no_split_modules"),
+    # Submitit writes a script only when it submits it.
+    ("slurm/sbatch.py", "_make_submission_file_text"),
+    # Torch's own mark, by which GradScaler decides who unscales.
+    ("strategies/native.py", "_step_supports_amp_scaling"),
+    # The module inside a compiled one.
+    ("strategies/weights.py", "_orig_mod"),
+}
+
+
+def own_names(tree: ast.Module) -> Iterator[str]:
+    """Names that a module defines: functions, classes, variables, arguments, attributes of `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def foreign_names(source: str, own: set[str]) -> Iterator[str]:
+    """Private names that a source uses and nothing in `own` defines."""
+    for node in ast.walk(ast.parse(source)):
+        used: list[str] = []
+        if isinstance(node, ast.Import):
+            used = [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("launcher"):
+            used = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Attribute):
+            used = [node.attr]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(BY_TEXT):
+            used = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
+        yield from (name for name in used if PRIVATE.fullmatch(name) and name not in own | DOCUMENTED)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from hydra._internal.hydra import Hydra", ["_internal"]),
+        ("import omegaconf._utils", ["_utils"]),
+        ("import torch\nfor p in module._parameters: pass", ["_parameters"]),
+        ("getattr(model, '_orig_mod', model)", ["_orig_mod"]),
+        ("trial._storage = 1", ["_storage"]),
+        ("import os\nos._exit(1)\nself._mine\nconfig._target_\nx.__dict__", []),
+    ],
+)
+def test_private_names_of_others_are_seen(source: str, names: list[str]) -> None:
+    assert list(foreign_names(source, {"_mine"})) == names
+
+
+def test_private_names_of_other_libraries_are_those_of_the_list() -> None:
+    sources = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
+    own = {name for source in sources.values() for name in own_names(ast.parse(source))}
+    assert {(file, name) for file, source in sources.items() for name in foreign_names(source, own)} == ALLOWED
