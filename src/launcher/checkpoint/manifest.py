@@ -43,6 +43,10 @@ class Manifest:
     strategy: str
     checkpoint_format: str
     samples: int | None = None
+    run: str | None = None
+    """`<name>/<id>` of the run that wrote it; None: a program without a workspace."""
+    rollbacks: list[str] = field(default_factory=list)
+    """What the run was rolled back to, in order (see `checkpoint.find.request_name`)."""
     files: list[FileEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
@@ -63,11 +67,24 @@ class Manifest:
             OSError: it cannot be read; that says nothing about its content.
         """
         try:
-            return _parse(folder, (folder / NAME).read_bytes())
+            content = (folder / NAME).read_bytes()
         except FileNotFoundError:
             raise CorruptCheckpoint(folder.name, f"{NAME} is missing") from None
         except IsADirectoryError:
             raise CorruptCheckpoint(folder.name, f"{NAME} is a folder") from None
+        return cls.parse(folder, content)
+
+    @classmethod
+    def parse(cls, folder: Path, content: bytes) -> "Manifest":
+        """
+        Args:
+            folder: its name is used in messages.
+        Raises:
+            CorruptCheckpoint: it is not as it was written.
+            UnsupportedCheckpoint: it is of a newer format version.
+        """
+        try:
+            return _parse(folder, content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptCheckpoint(folder.name, f"{NAME} cannot be read ({error})") from None
 
@@ -82,9 +99,12 @@ def _parse(folder: Path, content: bytes) -> Manifest:
         )
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
-    for key, kind in {"step": int, "world_size": int, "strategy": str, "files": list, "format_version": int}.items():
+    types = {"step": int, "world_size": int, "strategy": str, "files": list, "rollbacks": list, "format_version": int}
+    for key, kind in types.items():
         if type(data[key]) is not kind:
             raise ValueError(f"{key} has a wrong type")
+    if not all(isinstance(name, str) for name in data["rollbacks"]):
+        raise ValueError("rollbacks has a wrong type")
     files = [_entry(**entry) for entry in data.pop("files")]
     if outside := [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]:
         raise ValueError(f"{outside[0]} is outside the folder")

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +13,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore, step_name
 from launcher.errors import ConfigError
 from launcher.run.files import fsync_file
-from launcher.run.folder import STEP
+from launcher.run.folder import STEP, run_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
@@ -45,8 +45,15 @@ class RemoteStore(CheckpointStore):
         url: for this run's checkpoints only.
     """
 
-    def __init__(self, root: Path, url: str, logger: logging.Logger | None = None):
-        super().__init__(root, logger)
+    def __init__(
+        self,
+        root: Path,
+        url: str,
+        logger: logging.Logger | None = None,
+        link: Path | None = None,
+        own: Collection[str] = (),
+    ):
+        super().__init__(root, logger, link, own)
         self.fs, self.base = open_remote(url)
         self.url = url
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
@@ -73,8 +80,7 @@ class RemoteStore(CheckpointStore):
                 self._remove(old)
 
     def _folder_for(self, final: Path) -> str:
-        digest = hashlib.sha256((final / NAME).read_bytes()).hexdigest()[:8]
-        return f"{self.base}/{final.name}-{digest}"
+        return f"{self.base}/{final.name}-{_digest(final)}"
 
     def _put(self, file: Path, target: str, check: Callable[[], None]) -> None:
         if not self.in_bucket:
@@ -93,7 +99,8 @@ class RemoteStore(CheckpointStore):
             folders = self._listed()
             old = retention.to_remove({at for at, _ in folders}, step, () if best is None else (best,))
             for name in [name for at, name in folders if at in old]:
-                self._remove(name)
+                if self._is_own(self._manifest(name)):
+                    self._remove(name)
             for _, name in self._listed(complete=False):  # left by interrupted uploads
                 self.fs.rm(f"{self.base}/{name}", recursive=True)
         except Exception as error:  # each file system has its own errors; the checkpoint is already copied
@@ -128,6 +135,9 @@ class RemoteStore(CheckpointStore):
         """Steps that have a remote checkpoint, in ascending order."""
         return sorted({step for step, _ in self._listed()})
 
+    def _manifest(self, name: str) -> Manifest:
+        return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
+
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
         """Step and name of each remote folder with a manifest; `complete=False`: of each without."""
         self.fs.invalidate_cache()
@@ -145,10 +155,12 @@ class RemoteStore(CheckpointStore):
         return [entry for entry in folders if self.fs.exists(f"{self.base}/{entry[1]}/{NAME}") == complete]
 
     def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
-        """The newest valid checkpoint, local or remote; a remote one is fetched first.
+        """The newest valid checkpoint, local or remote; a remote one is fetched first. A remote one that was saved
+        before a rollback of this machine's run is set aside there.
 
         Raises:
-            ConfigError: the remote copy cannot be reached, so it is unknown whether it has a newer one.
+            ConfigError: the newest is another run's; or the remote copy cannot be reached, so it is unknown whether it
+                has a newer one.
         """
         newest, problem = None, None
         try:
@@ -160,6 +172,15 @@ class RemoteStore(CheckpointStore):
                 if newest is not None and step <= newest[1].step:
                     break
                 try:
+                    manifest = self._manifest(name)
+                    if self._is_abandoned(name, manifest, newest):
+                        self._rename(name, f"{ABANDONED}{name}")
+                        self.logger.warning(
+                            "%s has %s from before the run was rolled back: set aside as %s%s.",
+                            self.url, name, ABANDONED, name,
+                        )  # fmt: skip
+                        continue
+                    self._check_own(manifest, f"{self.url}/{name}")
                     return self._fetch(name, step)
                 except CorruptCheckpoint as error:
                     problem = error
@@ -174,6 +195,15 @@ class RemoteStore(CheckpointStore):
         if newest is None and problem is not None:
             raise problem
         return newest
+
+    def _is_abandoned(self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None) -> bool:
+        """Whether a remote checkpoint belongs to a course of the run that was given up on this machine: a rollback may
+        have been made while the remote copy was out of use."""
+        given_up = {_digest(folder) for folder in self.root.glob(f"{ABANDONED}step-*") if (folder / NAME).is_file()}
+        if name.rpartition("-")[2] in given_up:
+            return True
+        ours = [] if newest is None else newest[1].rollbacks
+        return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
         """As for any store, and in the remote copy, so that it is not fetched again.
@@ -222,6 +252,11 @@ class RemoteStore(CheckpointStore):
         return final, manifest
 
 
+def _digest(folder: Path) -> str:
+    """Part of the remote name of a checkpoint: it tells apart two of the same step."""
+    return hashlib.sha256((folder / NAME).read_bytes()).hexdigest()[:8]
+
+
 def run_url(url: str, workspace: Path) -> str:
     """The URL for one run's checkpoints, below the URL that all runs share."""
-    return "/".join([url.rstrip("/"), *workspace.absolute().parts[-2:]])
+    return f"{url.rstrip('/')}/{run_name(workspace)}"

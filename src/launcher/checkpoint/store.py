@@ -5,13 +5,15 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
+from launcher.errors import ConfigError
 from launcher.run.files import fsync_folder
 from launcher.run.folder import STEP, checkpoint_steps
 
@@ -29,10 +31,23 @@ class CheckpointStore:
     """`checkpoints/step-00000100/`, and the links `latest` and `best` beside it. Only one process writes: rank 0.
 
     The links are a convenience for people: they are rebuilt from the checkpoints where they are missing or wrong.
+
+    Args:
+        root: the folder of the checkpoints.
+        link: the place of that folder within the run's folder, where people and `launcher.runs` look for it. If it is
+            another folder, this becomes a link to `root`. None: no link is needed.
+        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of others are neither resumed from nor
+            deleted. Empty: all are its own.
     """
 
-    def __init__(self, root: Path, logger: logging.Logger | None = None):
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        logger: logging.Logger | None = None,
+        link: Path | None = None,
+        own: Collection[str] = (),
+    ):
+        self.root, self.place, self.own = root, link, own
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit: another process may have taken the run over."""
@@ -66,8 +81,10 @@ class CheckpointStore:
                     "created again.",
                     self.root,
                 )
-            self.root.mkdir(parents=True)
-            fsync_folder(self.root.parent)
+            root = Path(os.path.realpath(self.root))  # where a link leads that has lost its target
+            root.mkdir(parents=True)
+            fsync_folder(root.parent)
+        self._lead_here()
         self._begun += 1
         folder = self.root / f"{TEMPORARY}{step_name(step)}-{self._begun}"
         folder.mkdir()
@@ -91,6 +108,8 @@ class CheckpointStore:
         replaced = self.root / f"{REPLACED}{final.name}"
         check()
         self.check_lock()
+        if final.exists() and not self.is_own(final):
+            self._rename_aside(final, ABANDONED)
         if final.exists():
             # Two renames: between them the old one has another name, which `recover` knows.
             shutil.rmtree(replaced, ignore_errors=True)
@@ -117,7 +136,8 @@ class CheckpointStore:
             shutil.rmtree(self.root / f"{REPLACED}{final.name}", ignore_errors=True)
             best = self.best()
             for old in retention.to_remove(self.steps(), step, () if best is None else (best,)):
-                self.remove(old)
+                if self.is_own(self.path(old)):
+                    self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
             self.logger.error("Checkpoint %s is written, but tidying up after it failed: %s", final.name, error)
 
@@ -130,6 +150,51 @@ class CheckpointStore:
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
+
+    # ----------------------------------------------------------------------------------------------------- whose
+    def is_own(self, folder: Path) -> bool:
+        """Whether a checkpoint is this run's. One whose manifest cannot be read is: nobody else's name is on it."""
+        try:
+            return self._is_own(Manifest.read(folder))
+        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
+            return True
+
+    def _is_own(self, manifest: Manifest) -> bool:
+        return not self.own or manifest.run is None or manifest.run in self.own
+
+    def _check_own(self, manifest: Manifest, place: Path | str) -> None:
+        """
+        Raises:
+            ConfigError: the checkpoint is another run's.
+        """
+        if not self._is_own(manifest):
+            raise ConfigError(
+                f"{place} is a checkpoint of the run {manifest.run}, not of {next(iter(self.own))}: train on from it "
+                f"with run.resume={place}, or move it away."
+            )
+
+    def _lead_here(self) -> None:
+        """Make the link in the run's folder.
+
+        Raises:
+            ConfigError: the run has checkpoints in its own folder, or at another place.
+            OSError: it cannot be made.
+        """
+        if self.place is None or os.path.realpath(self.place) == os.path.realpath(self.root):
+            return
+        if checkpoint_steps(self.place, broken=True):
+            raise ConfigError(
+                f"hooks.checkpointing.path: the checkpoints of this run are in {os.path.realpath(self.place)}, and "
+                f"not in {self.root}: move them there, or leave out the key."
+            )
+        if self.place.is_symlink():
+            self.place.unlink()
+        elif self.place.exists():
+            self.place.rmdir()
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        is_within = self.root.parent == self.place.parent
+        self.place.symlink_to(self.root.name if is_within else os.path.abspath(self.root))
+        fsync_folder(self.place.parent)
 
     # ------------------------------------------------------------------------------------------------------- links
     def link(self, name: str, target: str) -> None:
@@ -158,10 +223,12 @@ class CheckpointStore:
         bests = ((noted(self.path(step)) or {}).get("best") for step in reversed(steps))
         return next((best["step"] for best in bests if isinstance(best, dict) and best.get("step") in steps), None)
 
-    def branched_from(self) -> str | None:
-        """The request (see `request_name`) that the newest readable checkpoint was trained from."""
-        notes = (noted(self.path(step)) for step in reversed(self.steps()))
-        return next((each.get("resumed_from") for each in notes if each is not None), None)
+    def rollbacks(self) -> list[str]:
+        """What the run was rolled back to before its newest readable checkpoint, in order (see `request_name`)."""
+        for step in reversed(self.steps()):
+            with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
+                return Manifest.read(self.path(step)).rollbacks
+        return []
 
     def relink(self) -> None:
         """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of them."""
@@ -184,7 +251,13 @@ class CheckpointStore:
 
     # --------------------------------------------------------------------------------------------------- discovery
     def recover(self) -> None:
-        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets its name back."""
+        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets its name back.
+
+        Raises:
+            ConfigError: the run has its checkpoints at another place.
+        """
+        if any(checkpoint_steps(folder, broken=True) for folder in (self.root, self.place) if folder is not None):
+            self._lead_here()
         if not self.root.is_dir():
             return
         for entry in list(self.root.iterdir()):
@@ -207,6 +280,7 @@ class CheckpointStore:
         Returns:
             None: there is no checkpoint at all, not even a damaged one.
         Raises:
+            ConfigError: the newest is another run's.
             CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
             UnsupportedCheckpoint: the newest is of a newer format version. Nothing is renamed.
         """
@@ -217,6 +291,9 @@ class CheckpointStore:
                 problems.append(f"{folder.name} is damaged")
                 continue
             try:
+                if is_aside and not self.is_own(folder):
+                    continue
+                self._check_own(Manifest.read(folder), folder)
                 manifest = verify(folder, True if is_aside else hashes)
             except CorruptCheckpoint as error:
                 problems.append(str(error))
@@ -285,7 +362,7 @@ def _step_of_copy(folder: Path) -> int | None:
 
 
 def noted(folder: Path) -> dict[str, Any] | None:
-    """What the checkpointing hook noted in a checkpoint: `best` and `resumed_from`. None where that is unreadable."""
+    """What the checkpointing hook noted in a checkpoint: `best`. None where that is unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
         return next((state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {})

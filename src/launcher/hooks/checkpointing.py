@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 from datetime import timedelta
 from math import gcd
 from pathlib import Path
@@ -21,6 +22,8 @@ from launcher.hooks.interval import Interval
 from launcher.hooks.resuming import Resuming
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, signals
+from launcher.run.folder import RunFolder, place_of, run_name
+from launcher.run.record_format import read_record
 from launcher.run.rng import rng_state
 from launcher.run.sources import imported_sources, source_changes
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -37,8 +40,10 @@ class CheckpointingHook(BaseHook):
         keep_previous: keep this many checkpoints before the newest.
         keep_interval: also save at every multiple of this step, and never delete those; 0: none.
         keep_steps: also save at these steps, and never delete those.
-        path: relative to the workspace. With a scheme (s3://bucket/folder) it is a remote copy of `checkpoints`: each
-            checkpoint is copied there, and the newest is fetched if it is missing here.
+        path: relative to the workspace. Outside it, the checkpoints are in `<path>/<name>/<id>`, and the run's
+            `checkpoints` is a link to that folder. With a scheme (s3://bucket/folder) it is a remote copy of
+            `checkpoints`: each checkpoint is copied to `<path>/<name>/<id>`, and the newest is fetched if it is missing
+            here.
         load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
             "never": refuse to start if there is one; None: do not look; else "best", a step, or the folder of a
             checkpoint: roll back to it, once, and set later checkpoints aside.
@@ -79,7 +84,7 @@ class CheckpointingHook(BaseHook):
         self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
         self.remote = str(path) if "://" in str(path) else None
-        self.path, self.load = Path("checkpoints" if self.remote else path), load
+        self.path, self.load = "checkpoints" if self.remote else path, load
         if self.remote:
             open_remote(self.remote)
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
@@ -88,8 +93,8 @@ class CheckpointingHook(BaseHook):
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
         self._handlers: dict[int, Any] = {}
-        self._branched_from: str | None = None
-        """The checkpoint that `load` named at this or an earlier start. Stored in each checkpoint that follows."""
+        self._run: str | None = None
+        """The run's name, stored in each checkpoint."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = False
@@ -106,14 +111,24 @@ class CheckpointingHook(BaseHook):
             theirs = not signals.installed()
             handlers = signals.install(self.exit_signals)
             self._handlers = handlers if theirs else {}  # `python -m launcher` keeps its handlers until it ends
-        root = (trainer.workspace or Path()) / self.path
-        self.store = CheckpointStore(root, trainer.logger)
-        if self.remote:
-            self.store = RemoteStore(root, run_url(self.remote, trainer.workspace or Path()), trainer.logger)
+        self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
         self.resuming = Resuming(self.store, self.load, self._fork)
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
+
+    def _store(self, trainer: TrainerView) -> CheckpointStore:
+        workspace = trainer.workspace or Path()
+        root = place_of(trainer.workspace, self.path)
+        own: list[str] = []
+        if trainer.workspace is not None:
+            self._run = run_name(workspace)
+            if "config.yaml" in self.texts or not root.is_relative_to(workspace):
+                own = names_of(RunFolder(workspace))
+        link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
+        if self.remote:
+            return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, own)
+        return CheckpointStore(root, trainer.logger, link, own)
 
     def on_restore(self, trainer: TrainerView) -> None:
         checkpoint = self.resuming.restore(trainer)
@@ -125,8 +140,7 @@ class CheckpointingHook(BaseHook):
                 trainer.logger.warning("Changed since the checkpoint: %s", sentence)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        self._branched_from = self.resuming.requested or state_dict.get("checkpointing", {}).get("resumed_from")
-        is_fork = self.resuming.is_fork  # the checkpoint's best value belongs to another run
+        is_fork = self.resuming.choice.is_fork  # the checkpoint's best value belongs to another run
         if self.best is not None and not is_fork and (saved := state_dict.get("checkpointing", {}).get("best")):
             self.best.load(saved)
             self._best_saved = self.best.state()
@@ -230,6 +244,8 @@ class CheckpointingHook(BaseHook):
                 strategy=strategy.name,
                 checkpoint_format=strategy.checkpoint_format,
                 samples=trainer.samples,
+                run=self._run,
+                rollbacks=list(self.resuming.choice.rollbacks),
             ),
             tensors=snapshot.tensors | tensors,
             parts=snapshot.parts | parts,
@@ -240,9 +256,7 @@ class CheckpointingHook(BaseHook):
         )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        best = {} if self.best is None else {"best": self.best.state()}
-        branch = {} if self._branched_from is None else {"resumed_from": self._branched_from}
-        state_dict["checkpointing"] = best | branch
+        state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
     # -------------------------------------------------------------------------------------------------- end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
@@ -280,6 +294,15 @@ class CheckpointingHook(BaseHook):
         if getattr(self, "saver", None) is not None:
             self._await(trainer, "close")
         signals.restore(self._handlers)
+
+
+def names_of(folder: RunFolder) -> list[str]:
+    """The names that a run's checkpoints may have: by its folder, and by its record, if the folder was renamed."""
+    names = [run_name(folder.path)]
+    with suppress(OSError, ValueError):
+        record = read_record(folder.record_path)
+        names.append(f"{record['name']}/{record['id']}")
+    return list(dict.fromkeys(names))
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:

@@ -17,9 +17,12 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_number
 from launcher.run import ranks
 from launcher.run.files import fsync_file, replace_file
+from launcher.run.folder import place_of
 from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
+LAST_LINE = 1 << 20
+"""Bytes at the end of a file that are read for its last line."""
 
 
 class JsonlHook(BaseHook):
@@ -30,7 +33,7 @@ class JsonlHook(BaseHook):
     written (the disk is full, say) are kept in memory and written with the next line.
 
     Args:
-        path: relative to the workspace.
+        path: relative to the workspace; outside it, the file is in a folder `<name>/<id>` there.
         keep_dropped: keep the lines that a resume drops in a hidden file beside it: a tracker that has them already can
             tell whether they are computed again with the same values.
     """
@@ -42,16 +45,19 @@ class JsonlHook(BaseHook):
         self._line: dict[str, Any] | None = None
         self._unwritten: list[str] = []
         self._is_reported = self._is_dirty = False
-        self._count = self._expected = 0
+        self._count = self._last = 0
+        self._saved_lines: dict[str, Any] = {}
+        self._is_fork = False
         self._check_lock = RunContext().check_lock
         self._writes = True
 
     def bind(self, context: RunContext) -> None:
         self._attempt, self._check_lock = context.attempt, context.check_lock
+        self._is_fork = context.fork is not None
 
     def on_start(self, trainer: TrainerView) -> None:
         self._writes = ranks.rank() == 0
-        self.path = (trainer.workspace or Path()) / self.path
+        self.path = place_of(trainer.workspace, self.path, is_file=True)
         if self._writes:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -63,11 +69,25 @@ class JsonlHook(BaseHook):
             if self.keep_dropped:
                 keep_lines_after(self.path, last)
             self._count = drop_lines_after(self.path, last)
-            if self._count < self._expected:
-                trainer.logger.error(
-                    "%s has %d of the %d lines that the checkpoint of step %d knows of; the others are lost.",
-                    self.path, self._count, self._expected, trainer.step,
-                )  # fmt: skip
+            self._last = last_step(self.path)
+            self._report_missing(trainer)
+
+    def _report_missing(self, trainer: TrainerView) -> None:
+        expected, of = self._saved_lines.get("count", 0), self._saved_lines.get("of")
+        if of == self._name() and self._count < expected:
+            trainer.logger.error(
+                "%s has %d of the %d lines that the checkpoint of step %d knows of; the others are lost.",
+                self.path, self._count, expected, trainer.step,
+            )  # fmt: skip
+        is_whole = (self._count, self._last) == (expected, self._saved_lines.get("last"))
+        if of not in (None, self._name()) and not is_whole and not self._is_fork:
+            trainer.logger.warning(
+                "%s has no lines of the steps that the run %s trained, up to step %d. `python -m launcher.runs fork` "
+                "starts a new run from a checkpoint, and records which.", self.path, of, trainer.step,
+            )  # fmt: skip
+
+    def _name(self) -> str:
+        return self.path.absolute().parent.name
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         numbers = {
@@ -98,14 +118,13 @@ class JsonlHook(BaseHook):
             sync(self.path)  # a checkpoint must not outlive the lines before it
             self._is_dirty = False
         line = dict(self._line) if self._line else None
-        lines = {"count": self._count, "of": str(self.path.absolute().parent.name)}
+        lines = {"count": self._count, "last": self._last, "of": self._name()}
         state_dict["jsonl"] = {"line": line, "unwritten": list(self._unwritten), "lines": lines}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("jsonl", {})
         self._line, self._unwritten = saved.get("line"), list(saved.get("unwritten", ()))
-        lines = saved.get("lines", {})
-        self._expected = lines["count"] if lines.get("of") == self.path.absolute().parent.name else 0
+        self._saved_lines = saved.get("lines", {})
 
     def _flush(self) -> None:
         line, self._line = self._line, None
@@ -126,6 +145,7 @@ class JsonlHook(BaseHook):
             self._is_reported = True
         else:
             self._count += len(self._unwritten)
+            self._last = line["step"]
             self._unwritten.clear()
             self._is_dirty = True
 
@@ -192,6 +212,16 @@ def _count_of_whole_lines(path: Path, step: int) -> int | None:
             count += 1
     last = _step_of(line) if count else step
     return count if last is not None and last <= step else None
+
+
+def last_step(path: Path) -> int:
+    """The step of the last line; 0 for none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE))
+            return int(_step_of((file.readlines() or [b""])[-1]) or 0)
+    except FileNotFoundError:
+        return 0
 
 
 def keep_lines_after(path: Path, step: int) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.run import ranks
+from launcher.run.folder import place_of
 from launcher.types import NonNegativeInt, PositiveInt
 
 
@@ -21,7 +22,7 @@ class ProfilerHook(BaseHook):
         record_shapes: record the shapes of the operations' inputs.
         profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
-        path: the folder, relative to the workspace.
+        path: the folder, relative to the workspace; outside it, the run's files are in `<path>/<name>/<id>`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class ProfilerHook(BaseHook):
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
         profile.stop()
-        folder = (trainer.workspace or Path()) / self.path
+        folder = place_of(trainer.workspace, self.path)
         target = folder / f"step-{self._first:08d}-rank-{ranks.rank()}.json.gz"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Chooses the checkpoint that a run resumes from, the same on all ranks, and loads it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from launcher.checkpoint.find import damaged, find_checkpoint, request_name
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
@@ -18,6 +18,18 @@ from launcher.run.rng import fresh_rng
 T = TypeVar("T")
 
 
+class Choice(NamedTuple):
+    """The checkpoint that a start resumes from, as rank 0 chose it."""
+
+    path: str | None = None
+    """None: step 0."""
+    requested: str | None = None
+    """What the user named (see `request_name`), if this start is the first to follow it."""
+    is_fork: bool = False
+    rollbacks: Sequence[str] = ()
+    """What the run has been rolled back to, this time included."""
+
+
 class Resuming:
     """Finds and loads the checkpoint of one start.
 
@@ -28,10 +40,7 @@ class Resuming:
 
     def __init__(self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None):
         self.store, self.load, self.fork = store, load, fork
-        self.is_fork = False
-        """Whether this start is the first of a fork."""
-        self.requested: str | None = None
-        """The checkpoint that `load` names, if this is the first start to resume from it."""
+        self.choice = Choice()
 
     def restore(self, trainer: TrainerView) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it. None: the run starts at step 0.
@@ -46,15 +55,15 @@ class Resuming:
             return None
         trainer.resumed_from = checkpoint
         is_own = checkpoint.parent == self.store.root
-        if self.requested is not None:
-            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else -1))
-        how = "Forked" if self.is_fork else "Resuming"
+        if self.choice.requested is not None:
+            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None))
+        how = "Forked" if self.choice.is_fork else "Resuming"
         trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        path, self.requested, self.is_fork = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
-        return None if path is None else Path(path)
+        self.choice = Choice(*self._agreed(trainer, lambda: tuple(self._choose_or_fork(trainer))))
+        return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
         """Rank 0 calls `act`, and all ranks get its result: two ranks may see different contents of a shared folder.
@@ -89,32 +98,33 @@ class Resuming:
         if not problems:
             return True
         damage = CorruptCheckpoint(path.name, problems[0])
-        if self.requested is not None:
-            key, value = (KEY, self.fork.source) if self.is_fork and self.fork else ("run.resume", str(self.load))
+        if self.choice.requested is not None:
+            key, value = (
+                (KEY, self.fork.source) if self.choice.is_fork and self.fork else ("run.resume", str(self.load))
+            )
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)
         return False
 
-    def _choose_or_fork(self, trainer: TrainerView) -> tuple[str | None, str | None, bool]:
-        path, requested = self._choose(trainer)
-        if path is None and self.fork is not None:
+    def _choose_or_fork(self, trainer: TrainerView) -> Choice:
+        choice = self._choose(trainer)
+        if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
-            return source, source, True
-        return path, requested, False
+            return Choice(source, source, is_fork=True, rollbacks=[source])
+        return choice
 
-    def _choose(self, trainer: TrainerView) -> tuple[str | None, str | None]:
-        """The checkpoint to resume from; and the user's request for it, if this start is the first to follow it."""
+    def _choose(self, trainer: TrainerView) -> Choice:
         self.store.recover()
         if self.load is None:
-            return None, None
+            return Choice()
         if self.load == "never":
             if self.store.steps():
                 raise ConfigError(
                     f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; use "
                     "run.tag=<word> for another run of the same configuration, or run.resume=auto to resume this one."
                 )
-            return None, None
+            return Choice()
         if self.load not in ("latest", "auto", "must"):
             return self._named(trainer, self.load)
         newest = self._newest()
@@ -122,9 +132,10 @@ class Resuming:
             raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
         if newest is None:
             self._refuse_to_start_over(trainer)
-        return (None if newest is None else str(newest)), None
+            return Choice()
+        return newest
 
-    def _newest(self) -> Path | None:
+    def _newest(self) -> Choice | None:
         try:
             newest = self.store.newest_valid(is_small)  # the tensors are verified as they are loaded
         except CorruptCheckpoint as error:
@@ -132,7 +143,7 @@ class Resuming:
                 f"This run has no valid checkpoint: {error}. Nothing was deleted. Use run.resume=<folder> for another "
                 "checkpoint, or run.tag=<word> to train it again as another run."
             ) from None
-        return newest[0] if newest else None
+        return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
     def _refuse_to_start_over(self, trainer: TrainerView) -> None:
         """
@@ -150,20 +161,26 @@ class Resuming:
                 "with run.tag=<word>."
             )
 
-    def _named(self, trainer: TrainerView, which: str | int | Path) -> tuple[str, str | None]:
+    def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
         """The requested checkpoint; or the newest, if the run has already been trained on from the requested one. So a
         rollback happens once, and the same command then resumes what followed."""
         request = request_name(self.store.root, which)
-        if self.store.branched_from() == request and (newest := self._newest()) is not None:
+        rollbacks = self.store.rollbacks()
+        if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
             trainer.logger.info(
                 "run.resume=%s was followed by an earlier start; resuming from the newest checkpoint since.", which
             )
-            return str(newest), None
-        return str(find_checkpoint(self.store.root, which, "run.resume", hashes=False)), request
+            return newest
+        path = find_checkpoint(self.store.root, which, "run.resume", hashes=False)
+        return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
-    def _abandon_later(self, trainer: TrainerView, step: int) -> None:
-        for name in self.store.abandon(step):
-            trainer.logger.warning("Rolled back to step %d: a later checkpoint is kept as %s.", trainer.step, name)
+    def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
+        """Set aside the checkpoints after `step`; None: all, since the run resumes from another folder's."""
+        how = "Rolled back to step %d: a later checkpoint is kept as %s."
+        if step is None:
+            how = "Resumed at step %d from another folder: the checkpoint of this run is kept as %s."
+        for name in self.store.abandon(-1 if step is None else step):
+            trainer.logger.warning(how, trainer.step, name)
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
@@ -175,7 +192,7 @@ class Resuming:
             )
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
-        if self.is_fork and self.fork is not None:
+        if self.choice.is_fork and self.fork is not None:
             self.fork.restore(trainer, stored, mine if same_ranks else None)
         else:
             state = stored.meta["training_state"]

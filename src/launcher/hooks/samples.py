@@ -13,6 +13,7 @@ from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.flops import uncompiled
 from launcher.run import ranks
 from launcher.run.files import replace_file
+from launcher.run.folder import place_of
 from launcher.run.rng import isolated_rng
 from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -35,7 +36,7 @@ class SamplesHook(BaseHook):
         top_k: choose among this many tokens; None: all.
         seed: of the generator for the first prompt; each further prompt has the next number.
         encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
-        path: the folder, relative to the workspace.
+        path: the folder, relative to the workspace; outside it, the run's files are in `<path>/<name>/<id>`.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class SamplesHook(BaseHook):
         self._check_lock()
         text = "\n\n".join(texts) + "\n"
         trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, text.rstrip())
-        target = (trainer.workspace or Path()) / self.path / f"step-{trainer.step:08d}.txt"
+        target = place_of(trainer.workspace, self.path) / f"step-{trainer.step:08d}.txt"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             replace_file(target, text.encode())

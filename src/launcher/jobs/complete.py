@@ -67,8 +67,8 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
     newest = checkpoint_path(folder.checkpoints, "latest")
     if resume == "never" or newest is None:
         return True
-    branch = CheckpointStore(folder.checkpoints).branched_from()
-    return request_name(folder.checkpoints, resume) not in (newest.name, branch)
+    branch = CheckpointStore(folder.checkpoints).rollbacks()[-1:]
+    return request_name(folder.checkpoints, resume) not in (newest.name, *branch)
 
 
 @cache

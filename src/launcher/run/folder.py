@@ -35,6 +35,30 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
     return folder.resolve() if (folder / "manifest.json").is_file() else None
 
 
+def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
+    """Where an option puts its files. In the run's folder, that is the path itself. Runs share any place outside it, so
+    there each run gets a folder `<name>/<id>` of its own.
+
+    Args:
+        workspace: the run's folder; None: the path is used as it is.
+        path: relative to the run's folder.
+        is_file: the path is a file's; its folder gets the run's folder.
+    """
+    path = expanded(path)
+    if workspace is None:
+        return path
+    own = Path(os.path.abspath(workspace))
+    if Path(os.path.normpath(own / path)).is_relative_to(own):
+        return workspace / path
+    place = Path(os.path.normpath(own / path))
+    return place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
+
+
+def run_name(workspace: Path) -> str:
+    """`<name>/<id>` of a run, by its folder."""
+    return "/".join(Path(os.path.abspath(workspace)).parts[-2:]).lstrip("/")
+
+
 class RunFolder:
     """Paths of one run, `outputs/<run.name>/<run.id>/`. Creating this object touches nothing.
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import expanded, replace_file
+from launcher.run.files import replace_file
+from launcher.run.folder import place_of
 from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
@@ -20,7 +21,7 @@ class TensorBoardTracker(Tracker):
     So a reader never sees a step twice.
 
     Args:
-        path: the folder of the event file; a relative one is in the run's folder.
+        path: the folder of the event file, relative to the run's folder; outside it, `<path>/<name>/<id>`.
         namespace_separator: between the parts of a metric's name.
         hparams: keys of the configuration for the HPARAMS tab; null: those that the command line set.
     """
@@ -81,7 +82,7 @@ class TensorBoardTracker(Tracker):
 
     @property
     def folder(self) -> Path:
-        return self.run.folder.path / expanded(self.path)
+        return place_of(self.run.folder.path, self.path)
 
     def _tag(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)

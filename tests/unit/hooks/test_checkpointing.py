@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from launcher import FunctionHook
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
+from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.run import signals
@@ -235,3 +237,137 @@ def test_the_handlers_of_a_hook_end_with_it(tmp_path: Path) -> None:
     look = FunctionHook(on_after_step=lambda _: during.append(signal.getsignal(signal.SIGUSR1)))
     Toy([CheckpointingHook(9, exit_signals="USR1"), look], 1, tmp_path, [GOOD]).train()
     assert during[0] != before == signal.getsignal(signal.SIGUSR1)
+
+
+# --------------------------------------------------------------------------------------------- whose checkpoint it is
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("mine", "runs/{run}/mine"),
+        ("../{run}/mine", "runs/{run}/mine"),
+        ("../shared", "runs/shared/runs/{run}"),
+        ("../../shared", "shared/runs/{run}"),
+        ("{tmp}/shared", "shared/runs/{run}"),
+    ],
+)
+def test_runs_with_the_same_path_have_their_own_checkpoints(tmp_path: Path, path: str, folder: str) -> None:
+    for run in ("a", "b"):
+        workspace, place = tmp_path / "runs" / run, path.format(run=run, tmp=tmp_path)
+        trainer = train(workspace, 4, path=place)
+        assert trainer.resumed_from is None, "the other run's checkpoints are not this one's"
+        own = tmp_path / folder.format(run=run)
+        assert sorted(own.glob("step-*")) == [own / "step-00000002", own / "step-00000004"]
+        assert steps(workspace) == [2, 4], "`checkpoints` of the run leads there"
+        assert resumed_at(train(workspace, 6, path=place)) == 4
+        if not own.is_relative_to(workspace):
+            shutil.rmtree(workspace)
+        assert resumed_at(train(workspace, 8, path=place)) == 6, "it is found without the run's folder"
+        assert steps(workspace) == [6, 8]
+        assert resumed_at(train(workspace, 9)) == 8, "and without the option, by the link"
+
+
+def test_checkpoints_at_another_place_than_before_are_reported(tmp_path: Path) -> None:
+    train(tmp_path / "run", 4)
+    with pytest.raises(ConfigError, match=r"of this run are in .*run/checkpoints, and not in .*there/.*/run: move"):
+        train(tmp_path / "run", 6, path="../there")
+    os.makedirs(tmp_path / "there" / tmp_path.name)
+    os.rename(tmp_path / "run" / "checkpoints", tmp_path / "there" / tmp_path.name / "run")
+    assert resumed_at(train(tmp_path / "run", 6, path="../there")) == 4
+
+
+def test_a_link_that_lost_its_target_is_made_again(tmp_path: Path) -> None:
+    train(tmp_path / "run", 4, path="../there")
+    shutil.rmtree(tmp_path / "there")
+    assert resumed_at(train(tmp_path / "run", 4)) == 0
+    assert steps(tmp_path / "run") == [2, 4] and (tmp_path / "there").is_dir()
+
+
+def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any) -> Toy:
+    """As `train`, for a run of a configuration."""
+    trainer = Toy(
+        [CheckpointingHook(2, **{"keep_previous": 1, "load": load, **options})], max_steps, workspace, batches=[GOOD]
+    )
+    trainer.context = RunContext(texts={"config.yaml": "{}"})
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("how", ["copied", "linked"])
+def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path: Path, how: str) -> None:
+    other, mine = tmp_path / "name" / "other", tmp_path / "name" / "mine"
+    composed(other, 4)
+    mine.mkdir()
+    if how == "copied":
+        shutil.copytree(other / "checkpoints", mine / "checkpoints", symlinks=True)
+    else:
+        (mine / "checkpoints").symlink_to(other / "checkpoints")
+    for load in ("auto", "must"):
+        with pytest.raises(ConfigError, match=r"step-00000004 is a checkpoint of the run name/other, not of name/mine"):
+            composed(mine, 8, load)
+    assert steps(other) == steps(mine) == [2, 4]
+    named = mine / "checkpoints" / "step-00000004"
+    assert resumed_at(composed(mine, 8, named, keep_previous=0)) == 4
+    assert steps(mine) == [2, 4, 8], "the other run's are not deleted"
+    assert resumed_at(composed(mine, 10)) == 8
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_renamed_run_keeps_its_checkpoints(tmp_path: Path, is_recorded: bool) -> None:
+    old, new = tmp_path / "name" / "old", tmp_path / "name" / "new"
+    (composed if is_recorded else train)(old, 4)
+    if is_recorded:
+        (old / "run.json").write_text('{"id": "old", "name": "name"}')
+    old.rename(new)
+    assert resumed_at((composed if is_recorded else train)(new, 6)) == 4
+
+
+def test_lines_that_another_run_wrote_are_reported_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Logging(FunctionHook):
+        def __init__(self) -> None:
+            super().__init__(on_after_step=lambda trainer: trainer.log({"x": 1.0}))
+
+    def run(workspace: Path, max_steps: int, load: Any = "auto") -> None:
+        Toy([CheckpointingHook(2, load=load), JsonlHook(), Logging()], max_steps, workspace, batches=[GOOD]).train()
+
+    run(tmp_path / "other", 6)
+    run(tmp_path / "mine", 4)
+    shutil.copytree(tmp_path / "other", tmp_path / "copy", symlinks=True)
+    run(tmp_path / "copy", 8)
+    assert "has no lines" not in caplog.text, "a copy has all lines of the original"
+    run(tmp_path / "mine", 8, tmp_path / "other" / "checkpoints" / "step-00000006")
+    assert "mine/metrics.jsonl has no lines of the steps that the run other trained, up to step 6." in caplog.text
+    assert "from another folder: the checkpoint of this run is kept as abandoned-step-00000004" in caplog.text
+    caplog.clear()
+    run(tmp_path / "mine", 10)
+    assert "has no lines" not in caplog.text
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("abandoned_are_deleted", [True, False])
+def test_a_remote_copy_does_not_undo_a_rollback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_saved: bool, abandoned_are_deleted: bool
+) -> None:
+    run, remote = tmp_path / "run", f"file://{tmp_path}/there"
+    train(run, 10, keep_previous=9, path=remote)
+    if is_saved:
+        train(run, 6, 4, keep_previous=9)
+    else:  # killed before the first save of the branch
+        train(run, 4, 4, keep_previous=9)
+    if abandoned_are_deleted and is_saved:
+        for folder in run.glob("checkpoints/abandoned-*"):
+            shutil.rmtree(folder)
+    assert resumed_at(train(run, 8, keep_previous=9, path=remote)) == (6 if is_saved else 4)
+    assert "step-00000010" in caplog.text and "from before the run was rolled back: set aside as" in caplog.text
+    there = tmp_path / "there" / tmp_path.name / "run"
+    assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
+    assert len(list(there.glob("abandoned-step-*"))) == (3 if not is_saved else 2)
+
+
+def test_a_later_rollback_of_another_machine_is_fetched(tmp_path: Path) -> None:
+    one, two = tmp_path / "one" / "name" / "run", tmp_path / "two" / "name" / "run"
+    remote = f"file://{tmp_path}/there"
+    train(one, 10, keep_previous=9, path=remote)
+    train(one, 7, 6, keep_previous=9, path=remote)
+    shutil.copytree(one, two, symlinks=True)
+    train(two, 12, 4, keep_previous=9, path=remote)
+    assert resumed_at(train(one, 13, path=remote)) == 12

@@ -127,5 +127,7 @@ def test_a_second_sync_of_an_ended_run_adds_nothing(run):
 def test_names_and_folder(run, tmp_path):
     run.log(0)
     tracker = mirror(run, path=str(tmp_path / "elsewhere"), namespace_separator=".")
-    assert tracker.folder == tmp_path / "elsewhere"
+    assert tracker.folder == tmp_path / "elsewhere" / run.folder.path.parent.name / run.folder.path.name, (
+        "runs share it"
+    )
     assert scalars(tracker.folder, "train.loss") == [(0, 1.0)]
