@@ -62,7 +62,7 @@ class Resuming:
         return checkpoint
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
-        self.choice = Choice(*self._agreed(trainer, lambda: tuple(self._choose_or_fork(trainer))))
+        self.choice = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
         return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
