@@ -1,15 +1,40 @@
 """The names that a user's own code imports, apart from the package itself."""
 
+import re
+from importlib import metadata
+
 import pytest
 import torch
 
 import launcher
-from launcher import distributed, utils
+from launcher import api, distributed, utils
 from launcher.hooks.records import key_average
+from support.paths import ROOT
 
 
 def test_trainloops_utilities() -> None:
     assert utils.key_average is key_average
+
+
+def test_names_of_the_package_are_those_of_its_api() -> None:
+    assert dir(launcher) == sorted(name for name in vars(api) if not name.startswith("_"))
+    assert "torch" not in dir(launcher)
+    for name in dir(launcher):
+        assert getattr(launcher, name) is getattr(api, name)
+
+
+def test_each_public_name_is_on_the_api_page() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert [name for name in dir(launcher) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert launcher.__version__ == metadata.version("torch-launcher")
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        launcher.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "key_average"])
