@@ -24,6 +24,7 @@ ANSWERS = dict(
 
 SCONTROL = """#!/bin/sh
 echo "$@" >> "{folder}/calls"
+[ ! -e "{folder}/slow" ] || sleep "$(cat "{folder}/slow")"
 case "$1" in
 show)
     [ "$2" != hostnames ] || {{ echo "$3" | tr , '\\n'; exit; }}
@@ -89,6 +90,9 @@ class ScriptedSlurm:
     def refuse(self, text: str) -> None:
         """Let `scontrol requeue` fail."""
         (self.folder / "refusal").write_text(text)
+
+    def slow_down(self, seconds: float) -> None:
+        (self.folder / "slow").write_text(str(seconds))
 
     def stop_answering(self) -> None:
         (self.folder / "down").touch()

@@ -5,8 +5,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def record_failure(error: BaseException, config: DictConfig, folder: RunFolder, 
             write_hydra_record(config, folder.hydra)
         record = open_record(folder, lock)
         begin_attempt(record, config, ranks, config.strategy._target_.rsplit(".", 1)[-1])
-        end_failed(record, error, record.step)
+        AttemptEnd(record).fail(error, record.step)
 
 
 @contextmanager
@@ -170,21 +171,39 @@ def begin_attempt(record: RunRecord, config: DictConfig, ranks: Ranks, strategy:
         )
 
 
-def end_attempt(record: RunRecord, outcome: Outcome, step: int, **details: Any) -> None:
-    try:
-        record.end_attempt(outcome, end_step=step, **details)
-    except OSError as error:  # must not hide why the attempt ended
-        logger.error("%s could not be written: %s.", record.path, error.strerror)
+class AttemptEnd:
+    """The end of an attempt in run.json. The main thread and a forced exit may both come to write it: the first one
+    does, and the other waits until it is written."""
 
+    def __init__(self, record: RunRecord):
+        self.record = record
+        self._lock, self._is_written = threading.Lock(), False
 
-def end_failed(record: RunRecord, error: BaseException, step: int) -> None:
-    code = 1 if config_error(error) is None else 2
-    error = unwrapped(error)
-    # Another rank's error, if this one only follows from it.
-    reason = reported_failure() or f"{type(error).__name__}: {error}"
-    if code == 1:
-        logger.error("Failed at step %d: %s", step, reason)
-    end_attempt(record, "failed", step, exit_code=code, reason=reason[:500])
+    def write(self, outcome: Outcome, step: int, **details: Any) -> None:
+        self._once(lambda: self.record.end_attempt(outcome, end_step=step, **details))
+
+    def withdraw(self) -> None:
+        """Undo the attempt: it was refused before it changed anything."""
+        self._once(self.record.withdraw_attempt)
+
+    def fail(self, error: BaseException, step: int) -> None:
+        code = 1 if config_error(error) is None else 2
+        error = unwrapped(error)
+        # Another rank's error, if this one only follows from it.
+        reason = reported_failure() or f"{type(error).__name__}: {error}"
+        if code == 1:
+            logger.error("Failed at step %d: %s", step, reason)
+        self.write("failed", step, exit_code=code, reason=reason[:500])
+
+    def _once(self, write: Callable[[], None]) -> None:
+        with self._lock:
+            if self._is_written:
+                return
+            self._is_written = True
+            try:
+                write()
+            except OSError as error:  # must not hide why the attempt ended
+                logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
 
 @contextmanager
@@ -203,33 +222,33 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
         return
     was_queued = record.state == "queued"  # the user who submitted it must see that it was refused
     begin_attempt(record, config, ranks, trainer.strategy.name)
+    end = AttemptEnd(record)
 
     def forced(signum: int, reason: str) -> None:
         name = signal.Signals(signum).name if signum else None
-        end_attempt(record, "failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
+        end.write("failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
 
-    try:
-        with deadline.on_forced_exit(forced):
+    with deadline.on_forced_exit(forced):
+        try:
             yield
-    except signals.Stop as stop:
-        name = signal.Signals(stop.signum).name
-        logger.info("Stopped by %s at step %d; the same command resumes from there.", name, trainer.step)
-        end_attempt(record, "preempted", trainer.step, signal=name, exit_code=int(stop.code or 0))
-        for line in end_lines(record, config, sys.stdout):
-            logger.info(line)
-        raise
-    except BaseException as error:
-        report_failure(error)
-        if config_error(error) is not None and not trainer.is_training and not was_queued:
-            record.withdraw_attempt()
+        except signals.Stop as stop:
+            name = signal.Signals(stop.signum).name
+            logger.info("Stopped by %s at step %d; the same command resumes from there.", name, trainer.step)
+            end.write("preempted", trainer.step, signal=name, exit_code=int(stop.code or 0))
+            for line in end_lines(record, config, sys.stdout):
+                logger.info(line)
+            raise
+        except BaseException as error:
+            report_failure(error)
+            if config_error(error) is not None and not trainer.is_training and not was_queued:
+                end.withdraw()
+            else:
+                end.fail(error, trainer.step)
+            raise
+        if trainer.is_paused:
+            end.write("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
         else:
-            end_failed(record, error, trainer.step)
-        raise
-    if trainer.is_paused:
-        reason = f"trainer.pause_at={trainer.pause_at}"
-        end_attempt(record, "paused", trainer.step, exit_code=0, reason=reason)
-    else:
-        end_attempt(record, "completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
+            end.write("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
 
 
 def write_hydra_record(config: DictConfig, folder: Path) -> None:

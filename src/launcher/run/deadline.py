@@ -4,6 +4,9 @@ A main thread that hangs in a collective runs no Python, and so no handler of `l
 reads signals from the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process after a
 grace period without progress: the rank's peers are gone, a data source hangs, a driver does not return. If a scheduler
 is about to kill the process, it ends it shortly before. The last checkpoint stays valid.
+
+Meanwhile the main thread may finish its save, and would end the process as well. Only one of the two ends it: once a
+forced exit has begun, `disarm` and the end of each `on_forced_exit` context never return.
 """
 
 import multiprocessing
@@ -39,7 +42,8 @@ class _Limits:
 
 class _State:
     limits: _Limits | None = None
-    lock = threading.Lock()
+    lock = threading.RLock()
+    """Held from the beginning of a forced exit to the end of the process."""
     signum: int = 0
     received_at: float = 0.0
     since: float = 0.0
@@ -87,12 +91,13 @@ def progress(ahead: float = 0.0) -> None:
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
     """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread, the newest callback
-    first. `signum` is 0 if there was no signal."""
+    first. `signum` is 0 if there was no signal. After this context, the callback is not called any more."""
     _state.callbacks.append(callback)
     try:
         yield
     finally:
-        _state.callbacks.remove(callback)
+        with _state.lock:
+            _state.callbacks.remove(callback)
 
 
 def _leave_to_parent() -> None:
@@ -151,6 +156,7 @@ def _exit(reason: str) -> NoReturn:
 def force_exit(reason: str) -> NoReturn:
     """End this process at once, from any thread: print where the main thread is, and run the `on_forced_exit`
     callbacks."""
+    _state.lock.acquire()  # until the process ends
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()
     reporter.join(REPORT_TIMEOUT)

@@ -49,11 +49,14 @@ def guarded(config: DictConfig, work: Callable[[], T]) -> T:
         return work()
     policy = Requeue(RunFolder(config.run.dir), job, Budget.of(config.dispatch))
     try:
-        policy.begin()
         with deadline.on_forced_exit(policy.leave_by_force):
-            return work()
+            try:
+                policy.begin()
+                return work()
+            except signals.Stop:
+                deadline.disarm()  # either here or in a forced exit: this thread requeues the job, and waits for SLURM
+                raise
     except signals.Stop as stop:
-        deadline.disarm()  # from here on we wait for SLURM
         if stop.signum == signal.SIGINT:
             raise
         raise policy.leave(stop) from None

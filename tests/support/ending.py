@@ -1,0 +1,103 @@
+"""A run in a SLURM job that gets SIGTERM: `python -m support.ending FOLDER POINT CALLS`.
+
+Two threads may end it: the main thread once the save has ended, and the forced exit. The first of them waits at POINT
+for the other one, and then LONGER: a process whose end has no owner would end meanwhile. The file CALLS has the calls
+of scontrol.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launcher.jobs.training import attempt
+from launcher.run import deadline, signals
+from launcher.run.folder import RunFolder
+from launcher.run.ranks import Ranks
+from launcher.run.record import RunRecord
+from launcher.slurm.requeue import guarded
+
+LONGER = 0.2
+MAIN_FIRST = ("its end is being recorded", "its end is recorded")
+"""Where the main thread is when the forced exit begins."""
+DISARMED = "the cause is asked for"
+"""From here on, no forced exit begins."""
+FORCED_FIRST = ("it begins", "its end is being recorded, forced", "its end is recorded, forced", "the job is left")
+"""Where the forced exit is when the save ends."""
+CALLS = {"the cause is asked for, forced": 1, "the job is being requeued, forced": 2, "it is confirmed, forced": 3}
+"""The same, by the number of the call of scontrol."""
+POINTS = (*MAIN_FIRST, DISARMED, *FORCED_FIRST, *CALLS)
+
+folder, point = RunFolder(Path(sys.argv[1])), sys.argv[2]
+first_is_there, forced_has_begun = threading.Event(), threading.Event()
+
+
+def reach(name: str) -> None:
+    """The first thread has come this far."""
+    if name == point and not first_is_there.is_set():
+        first_is_there.set()
+        if name in MAIN_FIRST:
+            forced_has_begun.wait(60)
+        time.sleep(LONGER)
+
+
+def watch_calls() -> None:
+    """Reach the points at which scontrol is called."""
+    number, calls = CALLS.get(point, 1), Path(sys.argv[3])
+    while len(calls.read_text().splitlines()) <= number:  # the first call is that of the start
+        time.sleep(0.01)
+    first_is_there.set()
+
+
+def reach_record() -> None:
+    """Called just before run.json is replaced."""
+    if signals.received():
+        is_main = threading.current_thread() is threading.main_thread()
+        reach("its end is being recorded" if is_main else "its end is being recorded, forced")
+
+
+def at_forced_exit(name: str) -> None:
+    """Reach a point there after the callbacks that are added from now on."""
+
+    def callback(signum: int, reason: str) -> None:
+        forced_has_begun.set()
+        reach(name)
+
+    deadline._state.callbacks.append(callback)  # without a context, whose end would wait for the forced exit
+
+
+def seconds_left() -> float:
+    if point in (*MAIN_FIRST, DISARMED):
+        first_is_there.wait(60)
+    return 0.0
+
+
+def work() -> None:
+    at_forced_exit("its end is recorded, forced")
+    record = RunRecord(folder, check_lock=reach_record)
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, is_training=True)
+    try:
+        with attempt(record, config, Ranks(), trainer):
+            at_forced_exit("it begins")
+            deadline.arm(None, seconds_left)
+            os.kill(os.getpid(), signal.SIGTERM)
+            if point in (*FORCED_FIRST, *CALLS):
+                first_is_there.wait(60)
+            trainer.step = 4  # it is saved
+            raise signals.Stop(signal.SIGTERM)
+    finally:
+        reach("its end is recorded")
+
+
+signals.install()
+config: Any = OmegaConf.create({"run": {"dir": sys.argv[1]}, "trainer": {"max_steps": 10}, "dispatch": {}})
+if point in CALLS or point == DISARMED:
+    threading.Thread(target=watch_calls, daemon=True).start()
+at_forced_exit("the job is left")
+guarded(config, work)

@@ -1,0 +1,78 @@
+"""One thread ends an attempt, although two may want to: the main thread after its save, and the forced exit."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from launcher.run.folder import RunFolder
+from support import python
+from support.paths import TESTS
+from support.scripted_slurm import ScriptedSlurm
+
+MAIN_FIRST = ("its end is being recorded", "its end is recorded")
+FORCED_FIRST = (
+    "it begins",
+    "its end is being recorded, forced",
+    "its end is recorded, forced",
+    "the cause is asked for, forced",
+    "the job is being requeued, forced",
+    "it is confirmed, forced",
+    "the job is left",
+)
+REASONS = {
+    "preempted without a grace, CANCEL": "preempted, requeued",
+    "preempted without a grace, REQUEUE": "requeued by SLURM",
+}
+CASES = [
+    *((point, "preempted without a grace, CANCEL") for point in ("the cause is asked for", *MAIN_FIRST, *FORCED_FIRST)),
+    *((point, "preempted without a grace, REQUEUE") for point in (*MAIN_FIRST, *FORCED_FIRST[:4])),
+]
+Ended = tuple[CompletedProcess[str], dict[str, Any], dict[str, Any], list[str]]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Ended]:
+    """All of them, a few at once, since they mostly wait."""
+    prepared = [prepare(tmp_path_factory.mktemp("run"), answer) for _, answer in CASES]
+
+    def end(case: tuple[str, str], place: tuple[RunFolder, ScriptedSlurm, dict[str, str]]) -> Ended:
+        folder, slurm, environment = place
+        words = ("-m", "support.ending", str(folder.path), case[0], str(slurm.folder / "calls"))
+        done = python.run(*words, env=environment)
+        record, restarts = (json.loads((folder.path / name).read_text()) for name in ("run.json", "restarts.json"))
+        return done, record, restarts, slurm.calls
+
+    with ThreadPoolExecutor(6) as threads:
+        return dict(zip(CASES, threads.map(end, CASES, prepared), strict=True))
+
+
+def prepare(place: Path, answer: str) -> tuple[RunFolder, ScriptedSlurm, dict[str, str]]:
+    folder, slurm = RunFolder(place / "gpt" / "1a2b").create(), ScriptedSlurm(place / "slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        slurm.install(patch)
+        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    slurm.answer("killed by hand", answer)
+    slurm.slow_down(0.1)
+    return folder, slurm, environment
+
+
+@pytest.mark.parametrize(("point", "answer"), CASES)
+def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(
+    ended: dict[tuple[str, str], Ended], point: str, answer: str
+) -> None:
+    done, record, restarts, calls = ended[point, answer]
+    was_forced = point != "the cause is asked for"
+    assert done.returncode == (1 if was_forced else 143), done.stderr
+    assert "Traceback" not in done.stderr and ("forced exit" in done.stderr) == was_forced
+    assert calls.count("requeue 6") == (not answer.endswith("REQUEUE"))
+    assert [each["cause"] for each in restarts["6"]["requeues"]] == [REASONS[answer].split()[0].rstrip(",")]
+    (attempt,) = record["attempts"]
+    assert (record["state"], attempt["outcome"], attempt["signal"]) == ("preempted", "preempted", "SIGTERM")
+    assert attempt["reason"].partition(";")[0] == REASONS[answer]
+    if point in ("the cause is asked for", *MAIN_FIRST):
+        assert (record["step"], attempt["end_step"], attempt["exit_code"]) == (4, 4, 143)
