@@ -23,7 +23,7 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
     sentences: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            sentences += drift(OmegaConf.to_container(OmegaConf.load(file)), present)  # type: ignore[arg-type]
+            sentences += drift(OmegaConf.to_container(OmegaConf.load(file), resolve=True), present)  # type: ignore[arg-type]
     return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
+from launcher.config.construct import construct
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
@@ -132,7 +132,7 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
         return []
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys.")
-    dispatch = instantiate(jobs[0].plain["dispatch"], _recursive_=False)
+    dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
         return results

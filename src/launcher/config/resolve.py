@@ -17,6 +17,8 @@ UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+OPENING = re.compile(r"(\\*)\$\{")
+"""The beginning of an interpolation, with the backslashes before it."""
 
 
 def resolve(config: DictConfig | Written) -> tuple[dict[str, Any], list[Fault]]:
@@ -49,7 +51,16 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def resolved_yaml(config: DictConfig) -> str:
-    return OmegaConf.to_yaml(OmegaConf.create(resolved(config)))
+    return OmegaConf.to_yaml(OmegaConf.create(escaped(resolved(config))))
+
+
+def escaped(tree: Any) -> Any:
+    """A resolved tree in which OmegaConf takes no text for an interpolation: `${HOME}` becomes `\\${HOME}`."""
+    if isinstance(tree, Mapping):
+        return {key: escaped(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [escaped(value) for value in tree]
+    return OPENING.sub(r"\1\1\\${", tree) if isinstance(tree, str) and "${" in tree else tree
 
 
 def plain_hydra(node: DictConfig) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def submit(
 
 def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
     with run.folder.being_written():
-        submission.freeze(run.config, run.hydra, note, code)
+        submission.freeze(run.folder, run.config, run.hydra, note, code)
 
 
 def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:

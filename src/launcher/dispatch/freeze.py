@@ -13,10 +13,10 @@ from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.explain import explain, report
 from launcher.config.resolve import plain_hydra
+from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
 from launcher.run.provenance import slurm_job_id
-from launcher.slurm.submission import JobNote, freeze, why_skipped
+from launcher.slurm.submission import JobNote, freeze
 
 
 def main() -> int:
@@ -45,15 +45,15 @@ def prepare(overrides: list[str]) -> Path | None:
     """
     config = compose(overrides)
     plain = schema.validate(config)
-    folder = RunFolder(Path(plain["run"]["dir"]).absolute())
-    taken = why_skipped(folder, {})
+    folder = folder_of(plain)
+    taken = why_skipped(plain, folder, {})
     if taken == "running":
         raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again.")
     if taken is not None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None
     job = slurm_job_id()
-    freeze(plain, plain_hydra(config.hydra), None if job is None else JobNote(script="", job_id=job))
+    freeze(folder, plain, plain_hydra(config.hydra), None if job is None else JobNote(script="", job_id=job))
     return folder.path
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from launcher.config.resolve import plain_hydra, resolve
 from launcher.dispatch import arrays
+from launcher.dispatch.due import why_skipped
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
 from launcher.errors import ConfigError
 from launcher.run import signals
@@ -248,7 +249,7 @@ class SlurmDispatch:
         """Note which runs are completed, running or queued."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
-            run.skipped = submission.why_skipped(run.folder, queue)
+            run.skipped = why_skipped(run.config, run.folder, queue)
 
     def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
         """Submit the arrays, one after the other. A signal ends this between two arrays."""

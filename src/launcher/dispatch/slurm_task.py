@@ -1,13 +1,19 @@
 """One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`."""
 
+import json
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launcher.run import collector, signals
 from launcher.run.logs import prepare_output
+
+RESULT = "result.json"
+"""What a job that does not train has returned."""
 
 
 def main() -> int:
@@ -75,7 +81,32 @@ def work(folder: Any) -> Any:
             signals.check()
         return instantiate(config.job).run(config)
 
-    return guarded(config, job)
+    is_own = folder.path.absolute() == Path(config.run.dir).absolute()
+    return guarded(config, job if is_own else lambda: recorded(folder, job), folder)
+
+
+def recorded(folder: Any, job: Callable[[], Any]) -> Any:
+    """Do a job that does not train, and write its attempt and its result into its own folder."""
+    from launcher.run.files import replace_file
+    from launcher.run.record import RunRecord
+
+    if int(os.environ.get("RANK", 0)) != 0:
+        return job()
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=0, max_steps=0, world_size=int(os.environ.get("WORLD_SIZE", 1)), strategy="none")
+    try:
+        result = job()
+    except signals.Stop as stop:
+        name = signal.Signals(stop.signum).name
+        record.end_attempt("preempted", end_step=0, signal=name, exit_code=int(stop.code or 0))
+        raise
+    except BaseException as error:
+        reason = "; ".join(getattr(error, "sentences", ())) or f"{type(error).__name__}: {error}"
+        record.end_attempt("failed", end_step=0, exit_code=1, reason=reason[:500])
+        raise
+    replace_file(folder.path / RESULT, json.dumps(result, default=str).encode() + b"\n")
+    record.end_attempt("completed", end_step=0, exit_code=0)
+    return result
 
 
 def close(folder: Any, reason: str) -> None:

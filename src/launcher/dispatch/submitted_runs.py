@@ -1,5 +1,6 @@
 """The runs of one submission, and what is printed and returned for them."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
+from launcher.dispatch.due import JOBS, folder_of
 from launcher.run.files import expanded
-from launcher.run.folder import RunFolder
 
 SHOWN = 20
 """At most this many submitted runs are listed."""
@@ -26,7 +27,7 @@ class SubmittedRun:
     job_id: str | None = None
 
     def __post_init__(self) -> None:
-        self.folder = RunFolder(Path(self.config["run"]["dir"]).absolute())
+        self.folder = folder_of(self.config)
 
     @property
     def outputs(self) -> Path:
@@ -42,11 +43,11 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
         print(f"... and {len(runs) - SHOWN} more")
     jobs = sorted({str(run.job_id).partition("_")[0] for run in due}, key=int)
     jobs_text = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
-    print(
-        f"{len(due)} submitted{jobs_text}, {len(runs) - len(due)} skipped. To list them: python -m launcher.runs "
-        f"--outputs {runs[0].folder.path.parent.parent}",
-        flush=True,
-    )
+    if JOBS in runs[0].folder.path.parts:
+        how = f"To follow it: python -m launcher.runs logs -f {shlex.quote(str(runs[0].folder.path))}"
+    else:
+        how = f"To list them: python -m launcher.runs --outputs {shlex.quote(str(runs[0].outputs))}"
+    print(f"{len(due)} submitted{jobs_text}, {len(runs) - len(due)} skipped. {how}", flush=True)
 
 
 def result(run: SubmittedRun, status: JobStatus, value: Any) -> JobReturn:

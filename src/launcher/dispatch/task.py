@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from launcher.config import schema
+from launcher.config.construct import construct
+from launcher.config.resolve import resolved
+from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
 from launcher.run import signals
+from launcher.run.provenance import slurm_job_id
 from launcher.slurm.requeue import guarded
 
 
@@ -21,11 +24,13 @@ def task(config: DictConfig) -> Any:
         signals.install()
     schema.validate(config)
     alone = not join_ranks()  # several ranks must exit together, so they check once they can agree
-    dispatch = instantiate(config.dispatch, _recursive_=False)
+    dispatch = construct(resolved(config)["dispatch"])
 
     def work() -> Any:
         if alone:
             signals.check()
         return dispatch.run(config)
 
-    return work() if getattr(dispatch, "submits", False) else guarded(config, work)
+    if getattr(dispatch, "submits", False):
+        return work()
+    return guarded(config, work, None if slurm_job_id() is None else folder_of(resolved(config)))

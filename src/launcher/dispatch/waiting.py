@@ -1,5 +1,6 @@
 """dispatch.wait=true: shows a live table until every run has ended, from run.json and squeue."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
+from launcher.dispatch.slurm_task import RESULT
 from launcher.dispatch.submitted_runs import SubmittedRun, result
 from launcher.run import signals
 from launcher.run.logs import console
@@ -88,7 +90,9 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
 
 def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     if stored.state in ("completed", "paused"):
-        return result(run, JobStatus.COMPLETED, newest_metrics(stored))
+        own = stored.folder.path / RESULT
+        value = json.loads(own.read_bytes()) if own.exists() else newest_metrics(stored)
+        return result(run, JobStatus.COMPLETED, value)
     reason = (stored.attempts[-1].get("reason") if stored.attempts else None) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
 

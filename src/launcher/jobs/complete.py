@@ -1,13 +1,18 @@
 """Whether a run is complete (or paused) and has nothing left to do. Imports no torch."""
 
 import logging
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from yaml import YAMLError
+
 from launcher.checkpoint.changes import changes_since, stored_sources
-from launcher.checkpoint.find import checkpoint_path, request_name
+from launcher.checkpoint.find import checkpoint_path, find_checkpoint, request_name
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config import plain_yaml
+from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here, refusal
@@ -90,3 +95,46 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     stored = stored_sources(newest)
     imported = {name: digest for name, digest in imported_sources().items() if name in stored}
     return kept + source_changes(stored, imported)
+
+
+def why_done(config: Mapping[str, Any]) -> str | None:
+    """See `TrainJob.why_done`."""
+    folder = RunFolder(config["run"]["dir"])
+    if folder.record_path.exists():
+        record = RunRecord(folder)
+        if record.state == "completed" and not asks_for_more(_with_known_steps(config, folder), folder, record):
+            return "completed"
+        if is_paused_there(config, folder, record):
+            return f"paused at step {record.step}"
+    return None
+
+
+def _with_known_steps(config: Mapping[str, Any], folder: RunFolder) -> Mapping[str, Any]:
+    """The configuration of a completed run; if it counts epochs, `trainer.max_steps` is unlimited if they are more than
+    before, and 0 otherwise. How many steps the epochs have depends on the data, which are not read here."""
+    epochs = config["trainer"].get("max_epochs")
+    if epochs is None:
+        return config
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    try:
+        saved = {} if newest is None else plain_yaml.load((newest / "config.yaml").read_bytes())
+    except (OSError, UnicodeDecodeError, YAMLError):
+        saved = {}
+    before = get(saved, "trainer.max_epochs")
+    steps = math.inf if before is None or epochs > before else 0
+    return {**config, "trainer": {**config["trainer"], "max_steps": steps}}
+
+
+def check_resume(config: Mapping[str, Any]) -> None:
+    """See `TrainJob.check_resume`."""
+    checkpoints, resume = RunFolder(config["run"]["dir"]).checkpoints, str(config["run"]["resume"])
+    store = CheckpointStore(checkpoints)
+    if resume == "never" and store.steps():
+        raise ConfigError(
+            f"run.resume=never: {checkpoints} has checkpoints up to step {store.steps()[-1]}; use run.tag=<word> for "
+            "another run of the same configuration, or run.resume=auto to resume this one."
+        )
+    if resume == "must" and not store.steps():
+        raise ConfigError(f"run.resume=must: {checkpoints} has no checkpoint; use run.resume=auto.")
+    if resume not in (*NEWEST, "never") and request_name(checkpoints, resume) not in store.rollbacks()[-1:]:
+        find_checkpoint(checkpoints, resume, "run.resume", hashes=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
 from launcher.jobs.trial import trial_trainer
 from launcher.run.files import replace_file
@@ -76,7 +77,7 @@ class LRFindJob:
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
     """The configuration of the same step on one process, which accumulates the work of the ranks."""
     os.environ["WORLD_SIZE"] = "1"  # the strategy reads it
-    config = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[assignment]
+    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
     if config.trainer.micro_batch_size is None and config.data.batch_size % world_size == 0:
         config.trainer.micro_batch_size = config.data.batch_size // world_size

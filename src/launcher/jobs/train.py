@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from launcher.jobs.complete import nothing_to_do
+from launcher.jobs.complete import check_resume, nothing_to_do, why_done
 
 
 class TrainJob:
@@ -28,6 +28,24 @@ class TrainJob:
             ConfigError: another process of this machine is working on the run.
         """
         return config["trainer"].get("max_epochs") is None and nothing_to_do(config)  # epochs depend on the data
+
+    def why_done(self, config: Mapping[str, Any]) -> str | None:
+        """Why there is nothing to train, for a command that hands the run to another machine: `completed`, or `paused
+        at step 20`. None: there is something.
+
+        Args:
+            config: resolved, as plain containers.
+        """
+        return why_done(config)
+
+    def check_resume(self, config: Mapping[str, Any]) -> None:
+        """
+        Args:
+            config: resolved, as plain containers.
+        Raises:
+            ConfigError: training would reject `run.resume`.
+        """
+        check_resume(config)
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """

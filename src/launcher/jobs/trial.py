@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.resolve import escaped
 from launcher.hooks.init_from import InitFromHook
 from launcher.run.folder import RunFolder
 from launcher.train.build import build_trainer
@@ -16,7 +17,7 @@ def trial_trainer(config: DictConfig) -> Trainer:
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
-    config = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[assignment]
+    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.hooks, config.tracker = {}, {}
     folder = RunFolder(config.run.dir)
     trainer = build_trainer(config, folder)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from contextlib import chdir
 from pathlib import Path
 
+from launcher.config.construct import construct
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs
@@ -48,7 +49,6 @@ def submit(runs: list[StoredRun]) -> None:
     Raises:
         ConfigError: SLURM refuses them, or the folder in which they were submitted is gone.
     """
-    from hydra.utils import instantiate
 
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
@@ -61,4 +61,4 @@ def submit(runs: list[StoredRun]) -> None:
             raise ConfigError(f"'{folders[0].path}': the folder in which it was submitted ({cwd}) is gone; create it.")
         settings = {**dispatch, "wait": False, "dry_run": False}
         with chdir(cwd or "."):  # paths in the configuration and the user's package are relative to it
-            instantiate(settings, _recursive_=False).resubmit(folders, Path(snapshot) if snapshot else None)
+            construct(settings).resubmit(folders, Path(snapshot) if snapshot else None)

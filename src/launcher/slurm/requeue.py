@@ -37,9 +37,11 @@ STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 logger = logging.getLogger("launcher")
 
 
-def guarded(config: DictConfig, work: Callable[[], T]) -> T:
+def guarded(config: DictConfig, work: Callable[[], T], folder: RunFolder | None = None) -> T:
     """Do a job's work. If a signal ends it inside a SLURM job, do what the signal asks for.
 
+    Args:
+        folder: has the job's record; None: the run's folder.
     Raises:
         signals.Stop: with the exit code for SLURM.
         SystemExit: the budget is used up, or a requeue failed.
@@ -47,7 +49,7 @@ def guarded(config: DictConfig, work: Callable[[], T]) -> T:
     job = slurm_job_id()
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # the id alone may be left over
         return work()
-    policy = Requeue(RunFolder(config.run.dir), job, Budget.of(config.dispatch))
+    policy = Requeue(folder or RunFolder(config.run.dir), job, Budget.of(config.dispatch))
     try:
         with deadline.on_forced_exit(policy.leave_by_force):
             try:

@@ -28,7 +28,7 @@ from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held, read_holder
+from launcher.run.holder import read_holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
@@ -116,12 +116,17 @@ class JobNote:
 
 
 def freeze(
-    config: Mapping[str, Any], hydra: Mapping[str, Any] | None, note: JobNote | None, snapshot: Path | None = None
-) -> RunFolder:
-    """Write what a job reads into its run's folder, and `queued` into run.json. It takes about 3 ms per run, without
+    folder: RunFolder,
+    config: Mapping[str, Any],
+    hydra: Mapping[str, Any] | None,
+    note: JobNote | None,
+    snapshot: Path | None = None,
+) -> None:
+    """Write what a job reads into its folder, and `queued` into its run.json. It takes about 3 ms per run, without
     torch.
 
     Args:
+        folder: that of the run, or of a job that does not train, see `launcher.dispatch.due`.
         config: resolved, as plain containers (see `schema.validate`).
         hydra: Hydra's node as plain containers, interpolations unresolved.
         note: its job; None: a script started it without SLURM.
@@ -129,7 +134,6 @@ def freeze(
     Raises:
         OSError: the folder cannot be written.
     """
-    folder = RunFolder(config["run"]["dir"])
     folder.create()
     code = {"cwd": os.getcwd(), "snapshot": None if snapshot is None else str(snapshot)}
     saved = {"config": config, "hydra": hydra, "job": None if note is None else asdict(note), **code}
@@ -137,7 +141,6 @@ def freeze(
         folder.path / FROZEN, json.dumps(saved, default=str).encode()
     )  # before run.json: a run that is `queued` has a job
     RunRecord(folder).queue()
-    return folder
 
 
 def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -168,8 +171,10 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     """
     from omegaconf import OmegaConf  # 0.1 s, which listing runs need not spend
 
+    from launcher.config.resolve import escaped
+
     config, hydra = frozen(folder)
-    return OmegaConf.create(config), None if hydra is None else OmegaConf.create({"hydra": hydra})
+    return OmegaConf.create(escaped(config)), None if hydra is None else OmegaConf.create({"hydra": hydra})
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
@@ -182,22 +187,6 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     if queue is None:
         raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
     return queue
-
-
-def why_skipped(folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
-    """Why a run is not submitted: it is completed, running or queued; None: it can be.
-
-    Args:
-        queue: jobs that have not ended, see `scheduler.queue`.
-    """
-    if folder.record_path.exists():
-        if RunRecord(folder).state == "completed":
-            return "already completed"
-        if is_held(folder):
-            return "running"
-    note = JobNote.read(folder)
-    job = None if note is None else note.find_in(queue)
-    return None if job is None else f"in the queue as job {job.id} ({job.state.lower()})"
 
 
 def hand_over(script: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from omegaconf import OmegaConf
 
+from launcher.config.resolve import escaped
 from launcher.dispatch.gpus import count_gpus
 
 COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
@@ -59,7 +60,7 @@ class LocalRunner:
         file, log = self.folder / "jobs" / f"trial-{number:04d}.yaml", self._log(number)
         for path in (file, log):
             path.parent.mkdir(exist_ok=True)
-        OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
+        OmegaConf.save(OmegaConf.create({"config": escaped(config), "hydra": hydra}), file)
         slot = self.slots.index(None)
         self.slots[slot] = number
         env = {**os.environ, "LAUNCHER_PARENT": str(os.getpid()), **self._share(slot)}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
-
+from launcher.config.construct import construct
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.dispatch.waiting import is_open
@@ -129,7 +128,7 @@ class SlurmRunner:
 
     def _submit(self, numbers: Sequence[int]) -> None:
         runs = [self.due[number] for number in numbers]
-        dispatch: SlurmDispatch = instantiate(runs[0].config["dispatch"], _recursive_=False)
+        dispatch: SlurmDispatch = construct(runs[0].config["dispatch"])
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))

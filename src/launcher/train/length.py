@@ -6,6 +6,7 @@ from fractions import Fraction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.resolve import escaped
 from launcher.config.schema import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
@@ -38,4 +39,4 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     scheduler = plain.get("scheduler") or {}
     if scheduler.get("max_steps") == before:
         scheduler["max_steps"] = plain["trainer"]["max_steps"]
-    return OmegaConf.create(plain)
+    return OmegaConf.create(escaped(plain))

@@ -196,7 +196,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     lab, project = cluster, tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine" / "__init__.py").write_text(
-        "class Job:\n    def __init__(self, **settings): pass\n"
+        "from launcher.jobs.train import TrainJob\n\nclass Job(TrainJob):\n"
         "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
     )
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]

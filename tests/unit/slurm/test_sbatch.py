@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
@@ -57,7 +58,8 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path):
     flags = settings.flags()
     assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
     assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
-    run = SubmittedRun("mlp/1", {"run": {"name": "mlp", "dir": tmp_path}, "paths": {"outputs": tmp_path}}, None)
+    config = {"run": {"name": "mlp", "dir": tmp_path}, "paths": {"outputs": tmp_path}, "job": {"_target_": TRAIN_JOB}}
+    run = SubmittedRun("mlp/1", config, None)
     command = settings._script(run, []).command(tmp_path / "job-0.sh").splitlines()[-1]
     script = f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; run={tmp_path}; {command}"
     words = subprocess.check_output(["bash", "-c", script], text=True)

@@ -13,7 +13,6 @@ from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
-from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import (
     FROZEN,
     JobNote,
@@ -23,7 +22,6 @@ from launcher.slurm.submission import (
     load_frozen,
     one_at_a_time,
     undone_on_failure,
-    why_skipped,
     write_script,
 )
 from support.submitted import note_job
@@ -37,7 +35,9 @@ def config(path: Path) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return freeze(config(tmp_path / "outputs" / "gpt" / "1a2b"), HYDRA, JobNote("/s/job-0.sh", 0))
+    folder = RunFolder(tmp_path / "outputs" / "gpt" / "1a2b")
+    freeze(folder, config(folder.path), HYDRA, JobNote("/s/job-0.sh", 0))
+    return folder
 
 
 def test_a_frozen_configuration_is_read_back(folder):
@@ -54,21 +54,6 @@ def test_the_id_of_an_array_is_that_of_its_runs(folder, tmp_path):
     assert JobNote.read(folder) == JobNote(str(script), 3)
     id_path(script).write_text("12\n")
     assert JobNote.read(folder) == JobNote(str(script), 3, job_id="12_3")
-
-
-@pytest.mark.parametrize("job_id", [None, "12_0"])
-def test_why_a_run_is_not_submitted(folder, job_id):
-    assert why_skipped(folder, {}) is None
-    note_job(folder, "/s/job-0.sh", 0, job_id=job_id)  # without an id: the command was killed during sbatch
-    others = [QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"), QueuedJob("13", "RUNNING", "", "", "/s")]
-    queue = {job.id: job for job in others}
-    assert why_skipped(folder, queue) is None
-    queue["12_0"] = QueuedJob("12_0", "PENDING", "Priority", "", "/s/job-0.sh")
-    assert why_skipped(folder, queue) == "in the queue as job 12_0 (pending)"
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
-    record.end_attempt("completed", end_step=1, exit_code=0)
-    assert why_skipped(folder, queue) == "already completed"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "{}", '{"job": 1}', '{"job": null}'])
@@ -90,7 +75,7 @@ def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     fresh = RunFolder(tmp_path / "outputs" / "mlp" / "3c4d")
     with pytest.raises(type(error)), undone_on_failure([folder, fresh]):
         for run in (folder, fresh):
-            freeze({**config(run.path), "seed": 2}, None, JobNote("/s/job-1.sh"))
+            freeze(run, {**config(run.path), "seed": 2}, None, JobNote("/s/job-1.sh"))
         raise error
     assert snapshot(tmp_path) == before
     assert not fresh.path.parent.exists()

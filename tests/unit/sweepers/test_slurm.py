@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.cli.sweep import SweepJob
+from launcher.config.options import TRAIN_JOB
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
@@ -54,7 +55,9 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
     def compose(overrides: list[str], number: int) -> SweepJob:
         job = composed(overrides, number)
         run = job.plain["run"]
-        job.plain["run"] = {**run, "dir": str(outputs / run["name"] / run["id"])}
+        job.plain["run"] = {"resume": "auto", **run, "dir": str(outputs / run["name"] / run["id"])}
+        job.plain["job"] = {"_target_": TRAIN_JOB}
+        job.plain["trainer"] = {"max_steps": 0, **job.plain.get("trainer", {})}
         job.plain["paths"] = {"outputs": str(outputs)}
         job.plain["dispatch"] = {"_target_": "launcher.dispatch.slurm.SlurmDispatch"}
         job.hydra = {"overrides": {"task": overrides}}

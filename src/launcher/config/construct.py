@@ -1,0 +1,17 @@
+"""Builds a part from its resolved settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.utils import get_object
+
+
+def construct(settings: Mapping[str, Any]) -> Any:
+    """What `_target_` names, called with the other settings. Hydra's `instantiate` would resolve them once more: a
+    shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become an interpolation.
+
+    Args:
+        settings: plain containers.
+    """
+    arguments = {key: value for key, value in settings.items() if key not in ("_target_", "_recursive_", "_convert_")}
+    return get_object(str(settings["_target_"]))(**arguments)

@@ -1,0 +1,97 @@
+"""Where a job keeps its record, and whether there is something to submit.
+
+Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves run.json and the frozen
+configuration of the training alone: it has a folder of its own, `<run folder>/.jobs/<job>-<hash>/`, with its frozen
+configuration, its run.json, its logs and its result.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_object
+
+from launcher.checkpoint.find import find_checkpoint
+from launcher.config.construct import construct
+from launcher.config.identity import changed_keys
+from launcher.config.messages import show
+from launcher.config.options import TRAIN_JOB
+from launcher.config.tree import get
+from launcher.run.folder import RunFolder
+from launcher.run.holder import is_held
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.submission import JobNote, frozen
+
+JOBS = ".jobs"
+OWN_JOBS = "launcher.jobs."
+SHOWN = 3
+"""At most this many differences to a queued job are listed."""
+
+
+def trains(config: Mapping[str, Any]) -> bool:
+    """Whether the job trains: `job=train`, or a user's job with `why_done`, such as a subclass of it. A job that cannot
+    be imported here counts as one that trains."""
+    target = str(config["job"]["_target_"])
+    if target.startswith(OWN_JOBS):
+        return target == TRAIN_JOB
+    try:
+        return hasattr(get_object(target), "why_done")
+    except (ImportError, ValueError):
+        return True
+
+
+def folder_of(config: Mapping[str, Any]) -> RunFolder:
+    """The folder with a job's record.
+
+    Args:
+        config: resolved, as plain containers.
+    """
+    run = Path(config["run"]["dir"]).absolute()
+    if trains(config):
+        return RunFolder(run)
+    counting = {key: value for key, value in config.items() if key not in ("dispatch", "hydra", "hpo")}
+    digest = sha256(json.dumps(counting, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
+
+
+def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
+    """Why a job is not submitted: it has nothing to do, or it is running or queued; None: it can be.
+
+    Args:
+        config: resolved, as plain containers.
+        folder: see `folder_of`.
+        queue: jobs that have not ended, see `scheduler.queue`.
+    Raises:
+        ConfigError: the job would be refused: the checkpoint that it names does not exist, for instance.
+    """
+    note = JobNote.read(folder)
+    job = None if note is None else note.find_in(queue)
+    training = construct(config["job"]) if trains(config) else None
+    if training is not None and (done := training.why_done(config)):
+        return f"already {done}"
+    if training is not None and is_held(folder):
+        return "running"
+    if job is not None:
+        return f"in the queue as job {job.id} ({job.state.lower()}){_asked_differently(config, folder)}"
+    if training is not None:
+        training.check_resume(config)
+    elif (checkpoint := config["job"].get("checkpoint")) is not None:
+        checkpoints = RunFolder(config["run"]["dir"]).checkpoints
+        find_checkpoint(checkpoints, checkpoint, "job.checkpoint", hashes=False)
+    return None
+
+
+def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
+    """How the configuration of the queued job differs from the one that is asked for now; "" for not at all."""
+    try:
+        before, _ = frozen(folder)
+    except (OSError, ValueError, KeyError):
+        return ""
+    now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
+    keys = [key for key in changed_keys(before, now) if key.partition(".")[0] != "dispatch"]
+    if not keys:
+        return ""
+    values = ", ".join(f"{key}={show(get(before, key))}" for key in keys[:SHOWN])
+    return f" with {values}{', ...' if len(keys) > SHOWN else ''}; cancel it to change that"

@@ -1,0 +1,163 @@
+"""Whether there is something to submit, for each job and state of a run; and where the job keeps its record."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.options import TRAIN_JOB
+from launcher.dispatch.due import folder_of, trains, why_skipped
+from launcher.errors import ConfigError
+from launcher.jobs.complete import nothing_to_do
+from launcher.jobs.train import TrainJob
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
+from launcher.run.record import RunRecord
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.submission import JobNote, freeze, frozen
+from support.stores import CheckpointStore, save
+
+OTHERS = {
+    "evaluate": {"_target_": "launcher.jobs.evaluate.EvaluateJob", "checkpoint": "latest", "weights": None},
+    "export": {"_target_": "launcher.jobs.export.ExportJob", "checkpoint": "latest"},
+    "lr_find": {"_target_": "launcher.jobs.lr_find.LRFindJob", "num_iterations": 5},
+    "check": {"_target_": "launcher.jobs.check.CheckJob"},
+}
+STATES = ("none", "queued", "running", "paused", "failed", "preempted", "cancelled", "completed")
+QUEUE = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
+ASKED: dict[str, dict[str, Any]] = {
+    "the same": {},
+    "more steps": {"max_steps": 30},
+    "more epochs": {"max_epochs": 3},
+    "the same epochs": {"max_epochs": 2},
+    "roll back": {"resume": "10"},
+    "a missing checkpoint": {"resume": "15"},
+    "start over": {"resume": "never"},
+    "must": {"resume": "must"},
+}
+
+
+class OwnTraining(TrainJob):
+    pass
+
+
+class OwnReport:
+    def run(self, config: Any) -> None:
+        pass
+
+
+def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
+    trainer: dict[str, Any] = {"max_steps": changes.get("max_steps", 20), "pause_at": changes.get("pause_at")}
+    return {
+        "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "not_identity": []},
+        "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
+        "job": {"_target_": TRAIN_JOB} if job == "train" else OTHERS[job],
+        "dispatch": {"partition": changes.get("partition")},
+    }
+
+
+def made(path: Path, state: str) -> RunFolder:
+    """A run of 20 steps in a state, with checkpoints unless it has not begun."""
+    folder = RunFolder(path)
+    if state == "none":
+        return folder
+    freeze(folder, asked(path), None, JobNote("/s/job-0.sh"))
+    if state == "queued":
+        return folder
+    for step in (10, 20):
+        save(CheckpointStore(folder.checkpoints), step)
+        (folder.checkpoints / f"step-{step:08d}" / "config.yaml").write_text("trainer: {max_epochs: 2}\n")
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=0, max_steps=20, world_size=1, strategy="none")
+    if state != "running":
+        record.end_attempt(state, end_step=20, exit_code=None if state != "completed" else 0)  # type: ignore[arg-type]
+    return folder
+
+
+def submits(config: dict[str, Any], state: str) -> bool | str:
+    """Whether it is submitted; the sentence of a refusal."""
+    try:
+        return why_skipped(config, folder_of(config), QUEUE if state in ("queued", "running") else {}) is None
+    except ConfigError as error:
+        return error.sentences[0].partition(":")[0]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("what", ASKED)
+def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) -> None:
+    folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", **ASKED[what])
+    if state in ("queued", "running"):
+        assert submits(config, state) is False
+        return
+    resume, has_some = config["run"]["resume"], state != "none"
+    refused = resume == "15" or resume == ("never" if has_some else "must") or (resume == "10" and not has_some)
+    expected: bool | str = f"run.resume={resume}" if refused else True
+    if state == "completed" and what in ("the same", "the same epochs", "must"):
+        expected = False
+    assert submits(config, state) == expected
+    if config["trainer"]["max_epochs"] is None and not refused:  # epochs depend on the data
+        assert expected is not nothing_to_do(config)
+    assert not has_some or RunRecord(folder).state == state
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("job", OTHERS)
+def test_another_job_leaves_the_record_of_the_training(tmp_path: Path, state: str, job: str) -> None:
+    folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", job)
+    uses_checkpoint = job in ("evaluate", "export")
+    expected = "job.checkpoint=latest" if uses_checkpoint and state in ("none", "queued") else True
+    assert submits(config, state) == expected
+    files = (folder.record_path, folder.path / "submission.json")
+    before = [file.read_bytes() if file.exists() else None for file in files]
+    freeze(folder_of(config), config, None, JobNote("/s/job-1.sh", job_id="8"))
+    assert [file.read_bytes() if file.exists() else None for file in files] == before
+    queue = {"8": QueuedJob("8", "PENDING", "Priority", "", "/s/job-1.sh")}
+    if expected is True:
+        assert why_skipped(config, folder_of(config), queue) == "in the queue as job 8 (pending)"
+    elsewhere = asked(tmp_path / "run", job, partition="gpu")
+    assert folder_of(elsewhere).path == folder_of(config).path
+    assert folder_of(config | {"seed": 2}).path != folder_of(config).path
+
+
+def test_a_paused_run_is_submitted_only_for_a_later_step(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", "paused")
+    for pause_at, expected in ((20, "already paused at step 20"), (25, None), (None, None)):
+        assert why_skipped(asked(folder.path, pause_at=pause_at), folder, {}) == expected
+
+
+def test_a_run_that_a_process_holds_is_running(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", "running")
+    with RunLock(folder):
+        assert why_skipped(asked(folder.path, max_steps=30), folder, {}) == "running"
+
+
+def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", "queued")
+    told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
+    assert told == "in the queue as job 7 (pending) with trainer.max_steps=20; cancel it to change that"
+    assert frozen(folder)[0]["trainer"]["max_steps"] == 20
+
+
+@pytest.mark.parametrize("job_id", [None, "12_0"])
+def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path: Path, job_id: str | None) -> None:
+    folder = RunFolder(tmp_path / "run")
+    freeze(folder, asked(folder.path), None, JobNote("/s/job-0.sh", 0, job_id=job_id))
+    config = asked(folder.path)
+    others = [QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"), QueuedJob("13", "RUNNING", "", "", "/s")]
+    queue = {job.id: job for job in others}
+    assert why_skipped(config, folder, queue) is None
+    queue["12_0"] = QueuedJob("12_0", "PENDING", "Priority", "", "/s/job-0.sh")
+    assert why_skipped(config, folder, queue) == "in the queue as job 12_0 (pending)"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [(f"{__name__}.OwnTraining", True), (f"{__name__}.OwnReport", False), ("no.such.Job", True)]
+)
+def test_a_users_job_trains_if_it_is_a_training(target: str, expected: bool) -> None:
+    assert trains({"job": {"_target_": target}}) is expected
+
+
+def test_the_frozen_configuration_is_json(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run", "queued")
+    assert json.loads((folder.path / "submission.json").read_text())["config"] == asked(folder.path)
