@@ -18,13 +18,16 @@ COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
+OPEN = "dispatch.sbatch"
+"""A node that takes any key, with `+` or without."""
 MAX_CACHED = 64
 """At most this many group compositions are cached, about 300 kB each."""
 
 
 def normalize(override: str) -> str:
     """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67 would be a number;
-    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option; `hpo.space` becomes texts.
+    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option; `hpo.space` becomes texts; keys
+    of `dispatch.sbatch` are added.
 
     Raises:
         ConfigError: `hpo.space` cannot be parsed.
@@ -32,6 +35,8 @@ def normalize(override: str) -> str:
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
+    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
+        return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"
     return f"{override[1:]}=[]" if override.removeprefix("~") in COLLECTIONS and override[0] == "~" else override

@@ -111,9 +111,11 @@ class _Resolver:
                 self.lacking.setdefault(group, {})[f"{path}={written}"] = name
             else:
                 near = hint(reference, _dotted_keys(self.config), "${{{}}}")
-                self.faults.append(Fault(path, written, f"there is no {reference}{near}"))
+                text = _for_shell(path, written) or near
+                self.faults.append(Fault(path, written, f"there is no {reference}{text}"))
             return
-        self.faults.append(Fault(path, written, f"cannot be resolved: {str(error).splitlines()[0]}"))
+        reason = str(error).splitlines()[0]
+        self.faults.append(Fault(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}"))
 
     def all_faults(self) -> list[Fault]:
         return self.faults + [self._lack(group, referring) for group, referring in self.lacking.items()]
@@ -128,6 +130,11 @@ class _Resolver:
         keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
         text = f"{group}={choices(self.config)[group]} has no {names}; {choose}set {keys} directly."
         return Fault(", ".join(referring), None, text)
+
+
+def _for_shell(path: str, written: str) -> str:
+    """How to write a shell's variable in a setting of the dispatch; "" elsewhere."""
+    return f"; for the shell's variable write {escaped(written)}" if path.startswith("dispatch.") else ""
 
 
 def _dotted_keys(config: Written) -> list[str]:

@@ -59,7 +59,7 @@ class SlurmDispatch:
         container_runtime: pyxis (srun --container-image) or apptainer.
         container_mounts: folders visible inside, as HOST:INSIDE.
         interface: network interface for NCCL and gloo, e.g. ib0; null: they choose.
-        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}.
+        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}; true: a bare flag, false: left out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
         max_preemptions: at most this many requeues after preemptions; null: no limit.
         max_timeouts: at most this many requeues at the time limit; null: no limit.

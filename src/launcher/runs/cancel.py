@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def record_cancelled(run: StoredRun) -> None:
-    """Record the end of a job without a live run. A live run records its end itself, after its save."""
-    if run.job is not None and not is_held(run.folder):
+    """Record the end of a job without a live run. A live run records its end itself, after its save; a suspended one
+    gets no chance to."""
+    if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
         record = RunRecord(run.folder)
         record.revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=run.job.id)
 

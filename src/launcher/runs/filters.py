@@ -79,8 +79,14 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
         run
         for run in runs
         if all(word in run.name or run.id.startswith(word) for word in names)
-        and all(holds(value_of(run, key), sign, value) for key, sign, value in conditions)
+        and all(holds(compared(run, key, value), sign, value) for key, sign, value in conditions)
     ]
+
+
+def compared(run: StoredRun, key: str, value: str) -> Any:
+    """What a condition compares: `job=198` means all tasks of the array 198."""
+    found = value_of(run, key)
+    return found.partition("_")[0] if key == "job" and found and "_" not in value else found
 
 
 def holds(left: Any, sign: str, right: str) -> bool:

@@ -14,7 +14,7 @@ from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, queue
 from launcher.slurm.submission import FROZEN
 
-RUN_HELP = "an id, the beginning of an id, a name, name/id, or a folder"
+RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a folder"
 
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
@@ -84,6 +84,7 @@ def find_run(word: str, outputs: Path) -> StoredRun:
         [run for run in runs if word in (run.id, run.label)]
         or [run for run in runs if run.name == word]
         or [run for run in runs if run.id.startswith(word)]
+        or [run for run in runs if word in (run.job_id, str(run.job_id).partition("_")[0])]
     )
     if len(matches) == 1:
         return matches[0]

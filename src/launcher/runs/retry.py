@@ -30,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     states = (*RETRIED, "cancelled") if "state=cancelled" in arguments.words else RETRIED
-    due = [run for run in chosen_runs(arguments) if run.state in states and run.job is None]
+    chosen = chosen_runs(arguments)
+    due = [run for run in chosen if run.state in states and run.job is None]
+    completing = [run for run in chosen if run.job is not None and run.job.state == "COMPLETING"]
+    for run in completing:
+        print(f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left", file=sys.stderr)
+    if not due and completing:
+        return 1
     if not due:
         print("None of these runs failed, was preempted, or was lost.", file=sys.stderr)
         return 0
@@ -40,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             command = f"python -m launcher.runs resume {run.id}"
             print(f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}", file=sys.stderr)
     submit(submitted)
-    return 0 if len(submitted) == len(due) else 1
+    return 0 if len(submitted) == len(due) and not completing else 1
 
 
 def submit(runs: list[StoredRun]) -> None:

@@ -158,7 +158,11 @@ class StoredRun:
     @property
     def waits_for(self) -> str | None:
         """Why its job does not run yet, as SLURM names it: Resources, Priority, BeginTime."""
-        return self.job.reason if self.job is not None and self.job.is_pending else None
+        if self.job is None:
+            return None
+        if self.job.state == "COMPLETING":
+            return "completing"
+        return self.job.reason if self.job.is_pending and self.job.reason != "None" else None
 
     @property
     def node(self) -> str | None:

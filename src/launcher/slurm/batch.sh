@@ -1,29 +1,30 @@
 # What a job's script does until its run has started, which the run shows by an entry in restarts.json: it requeues the job
-# if it is preempted, and records why it failed. `run` is the run's folder, `pythons` are interpreters for recording.
+# if it is preempted, and records why it failed. `__launcher_run` is the run's folder,
+# `__launcher_pythons` are interpreters for recording: names that no setup line uses.
 # It must work with a broken PATH.
 starts() {
 	local text= rest
-	[[ ! -r $run/restarts.json ]] || text=$(<"$run/restarts.json")
+	[[ ! -r $__launcher_run/restarts.json ]] || text=$(<"$__launcher_run/restarts.json")
 	rest=${text//'"restart"'/}
 	echo $(((${#text} - ${#rest}) / 9))
 }
 requeue_if_preempted() {
-	[[ $(starts) == "$before" ]] || return 0
-	local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} info
-	job=${job:-$SLURM_JOB_ID}
-	info=" $(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol show job -o "$job" 2>/dev/null) " || return 0
+	[[ $(starts) == "$__launcher_before" ]] || return 0
+	local __launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} info
+	__launcher_job=${__launcher_job:-$SLURM_JOB_ID}
+	info=" $(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol show job -o "$__launcher_job" 2>/dev/null) " || return 0
 	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info =~ " PreemptTime="([0-9][^ ]*) ]] || return 0
 	[[ $info == *" JobState=RUNNING "* || $info == *" EndTime=${BASH_REMATCH[1]} "* ]] || return 0 # cancelled
-	echo "SLURM job $job: preempted before its run had started: requeueing it"
-	(trap "" TERM; exec scontrol requeue "$job")
+	echo "SLURM job $__launcher_job: preempted before its run had started: requeueing it"
+	(trap "" TERM; exec scontrol requeue "$__launcher_job")
 }
 ended() { # EXIT_CODE COMMAND
 	trap "" TERM
-	[[ $1 != 0 && $(starts) == "$before" ]] || return 0
+	[[ $1 != 0 && $(starts) == "$__launcher_before" ]] || return 0
 	requeue_if_preempted
 	local python
-	for python in "${pythons[@]}"; do
-		"$python" -m launcher.slurm.not_started "$run" "$1" "${guarded:-$2}" && return
+	for python in "${__launcher_pythons[@]}"; do
+		"$python" -m launcher.slurm.not_started "$__launcher_run" "$1" "${__launcher_guarded:-$2}" && return
 	done
 }
 choose_port() { # the port on which rank 0 will listen, on this node. It is random, since another job may be choosing too
@@ -39,11 +40,11 @@ choose_port() { # the port on which rank 0 will listen, on this node. It is rand
 guarded() { # run a command and exit with its code
 	local code
 	[[ -n ${MASTER_PORT:-} ]] || choose_port
-	guarded=$1
+	__launcher_guarded=$1
 	"$@" &
 	while wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null; do :; done
 	exit $code
 }
-before=$(starts)
+__launcher_before=$(starts)
 trap requeue_if_preempted TERM
 trap 'ended $? "$BASH_COMMAND"' EXIT

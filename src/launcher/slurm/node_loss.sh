@@ -1,5 +1,5 @@
 # For a job with dispatch.no_kill, after batch.sh: when nodes are lost, the run restarts inside the job, on the nodes that are
-# left. `nodes` are the job's nodes, `left` and `lost` those that did and did not answer; `job` is an array's task.
+# left. `nodes` are the job's nodes, `left` and `lost` those that did and did not answer; `__launcher_job` is an array's task.
 exec {never}<> <(:)
 beat=5    # seconds between two signs of life of the script
 silence=4 # missed signs of life in a row, after which the first node is checked
@@ -13,14 +13,14 @@ ended_as() { # PID: wait for a child, also through signals; returns its code
 }
 is_ours() { # whether the job runs, and SLURM is not about to take its nodes
 	local info
-	info=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${job:-$SLURM_JOB_ID}" 2>/dev/null) " || return 1
+	info=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${__launcher_job:-$SLURM_JOB_ID}" 2>/dev/null) " || return 1
 	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
 	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
 }
 step_on() { # NODE COMMAND...: run a step without resources
 	(
 		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
-		exec srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$1" "${@:2}" </dev/null &>/dev/null
+		exec srun --export=ALL --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$1" "${@:2}" </dev/null &>/dev/null
 	)
 }
 answers() { # NODE: a node is lost if it starts no step; SLURM itself notices only after SlurmdTimeout
@@ -52,8 +52,8 @@ find_lost() { # PID_OF_SRUN: after a rank has ended, find lost nodes. srun itsel
 }
 record_loss() { # NEXT: what the job does next
 	local python
-	for python in "${pythons[@]}"; do
-		"$python" -m launcher.slurm.node_loss "$run" "$1" "${lost[@]}" && return
+	for python in "${__launcher_pythons[@]}"; do
+		"$python" -m launcher.slurm.node_loss "$__launcher_run" "$1" "${lost[@]}" && return
 	done
 	return 1
 }
@@ -64,33 +64,33 @@ give_signs_of_life() { # in the background, while the script runs
 	done
 }
 watch_from() { # NODE: a step there survives the first node, on which the script runs
-	local watch='source "$0" && alive=$1 run=$2 job=$3 pythons=("${@:5}") && watch_first_node "$4"'
-	step_on "$1" bash -c "$watch" "${BASH_SOURCE[0]}" "$alive" "$run" "$job" "${nodes[0]}" "${pythons[@]}"
+	local watch='source "$0" && alive=$1 __launcher_run=$2 __launcher_job=$3 __launcher_pythons=("${@:5}") && watch_first_node "$4"'
+	step_on "$1" bash -c "$watch" "${BASH_SOURCE[0]}" "$alive" "$__launcher_run" "$__launcher_job" "${nodes[0]}" "${__launcher_pythons[@]}"
 }
 watch_first_node() { # NODE: SLURM would keep the job without its script, until the time limit
 	local sign= last missed=0 lost=("$1")
 	trap "exit 0" TERM
 	trap "" USR1 USR2
-	exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1 # srun was on that node
+	exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1 # srun was on that node
 	while pause "$beat"; do
 		last=$sign sign=
 		read -r sign 2>/dev/null <"$alive" || :
 		[[ -z $sign || $sign == "$last" ]] && ((++missed)) || missed=0
 		((missed >= silence)) && is_ours && ! answers "$1" && answers "$SLURMD_NODENAME" && is_ours || continue
-		echo "SLURM job ${job:-$SLURM_JOB_ID} has lost $1, on which its script ran: requeueing it"
+		echo "SLURM job ${__launcher_job:-$SLURM_JOB_ID} has lost $1, on which its script ran: requeueing it"
 		trap "" TERM
-		scontrol requeue "${job:-$SLURM_JOB_ID}" && record_loss requeued && exit
+		scontrol requeue "${__launcher_job:-$SLURM_JOB_ID}" && record_loss requeued && exit
 		trap "exit 0" TERM
 	done
 }
 on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`, and again each time nodes are lost
 	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
 	shift 3
-	guarded=srun
-	export LAUNCHER_RANK_ENDED="$run/.rank-ended-$SLURM_JOB_ID"
+	__launcher_guarded=srun
+	export LAUNCHER_RANK_ENDED="$__launcher_run/.rank-ended-$SLURM_JOB_ID"
 	mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 	most=$((${#nodes[@]} - spares))
-	alive="$run/.alive-$SLURM_JOB_ID"
+	alive="$__launcher_run/.alive-$SLURM_JOB_ID"
 	give_signs_of_life &
 	beats=$!
 	while :; do
@@ -117,10 +117,10 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`,
 		record_loss "$next" || count=0 # the old ranks do not end
 		disown "$pid" && kill -KILL "$pid" 2>/dev/null
 		((count >= least)) || break
-		before=$(starts)
+		__launcher_before=$(starts)
 	done
 	if ((${#lost[@]})); then
-		(trap "" TERM; exec scontrol requeue "${job:-$SLURM_JOB_ID}")
+		(trap "" TERM; exec scontrol requeue "${__launcher_job:-$SLURM_JOB_ID}")
 		code=1
 	fi
 	[[ -n $code ]] || { ended_as "$pid" && code=0 || code=$?; }

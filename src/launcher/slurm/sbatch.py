@@ -46,23 +46,24 @@ class Script:
         """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts with signals
-        ignored, and asks SLURM about missed ones once it runs. If it does not get that far, the script requeues a
+        ignored, and asks SLURM about missed ones once it runs. Without --export=ALL, a job with --export=NONE would
+        start its tasks without PATH. If it does not get that far, the script requeues a
         preempted job, or records why the job failed.
         """
         shell = f'trap "" TERM USR1 USR2; {self.size.start}'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
-        srun = shlex.join(["--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
+        srun = shlex.join(["--export=ALL", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
         return "\n".join(
             [
-                f"mapfile -t runs <{shlex.quote(str(runs_path(path)))}",
-                "run=${runs[${SLURM_ARRAY_TASK_ID:-0}]}",
-                "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
-                'exec >>"$run/logs/slurm-${job:-$SLURM_JOB_ID}.log" 2>&1',
-                f"pythons=({shlex.join(pythons)})",
+                f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
+                "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
+                "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+                'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
+                f"__launcher_pythons=({shlex.join(pythons)})",
                 *(f"source {shlex.quote(str(path.with_name(file.name)))}" for file in self.size.functions),
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
-                f'{self.size.command()} {srun} "$run" {shlex.quote(str(path))}',
+                f'{self.size.command()} {srun} "$__launcher_run" {shlex.quote(str(path))}',
             ]
         )
 
@@ -73,7 +74,9 @@ class Script:
     def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
         submitit = import_submitit()
         executor = submitit.SlurmExecutor(folder=folder, python=self.python)
-        flags = {key.replace("_", "-"): value for key, value in self.flags.items() if value is not None}
+        flags = {key.replace("_", "-"): value for key, value in self.flags.items() if value not in (None, False)}
+        if self.flags.get("requeue") is False:
+            flags["no-requeue"] = True  # else the cluster's JobRequeue counts
         output = str(folder).replace("%", "%%") + ("/%A_%a.out" if count is not None else "/%j.out")
         flags.setdefault("output", output)
         flags.setdefault("error", flags["output"])

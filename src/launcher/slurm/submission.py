@@ -214,7 +214,10 @@ def _submit(script: Path) -> str:
         job = next((job for job in queue.values() if job.script == str(script)), None)
         if job is not None:
             return job.id.partition("_")[0]
-        raise ConfigError(f"dispatch=slurm: {sbatch_message(error)}; see dispatch.dry_run=true.") from None
+        message = sbatch_message(error)
+        is_limit = "MaxSubmit" in message or "MaxJob" in message
+        advice = "repeat the command when other jobs have ended" if is_limit else "see dispatch.dry_run=true"
+        raise ConfigError(f"dispatch=slurm: {message}; {advice}.") from None
 
 
 def sbatch_message(error: Exception) -> str:

@@ -25,10 +25,10 @@ def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypa
     assert error == "gpt/1a2b0000: SLURM does not answer; cancel it again later\n"
 
 
-@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "RUNNING"])
-def test_a_run_that_no_process_is_on_is_cancelled_at_once(make_run, runs, tmp_path, monkeypatch, state):
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "RUNNING", "SUSPENDED"])
+def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(make_run, runs, tmp_path, monkeypatch, state):
     """Its process has left already, or has not started: it cannot record the end."""
-    folder = make_run("gpt", "1a2b0000", state="preempted")
+    folder = make_run("gpt", "1a2b0000", state="running" if state == "SUSPENDED" else "preempted")
     note_job(folder, "/s/job-0.sh", job_id="7")
     for name, text in (("squeue", f"echo '7|{state}|None|node1|'"), ("scancel", "true")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")

@@ -1,5 +1,7 @@
 """`runs retry`, as far as it needs no cluster."""
 
+import os
+
 import pytest
 
 from support.submitted import note_job
@@ -16,3 +18,34 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert error == (
         "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m launcher.runs resume 1a2b0000\n"
     )
+
+
+def squeue(tmp_path, monkeypatch, lines):
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+
+def test_a_job_that_is_still_completing_is_reported(make_run, runs, tmp_path, monkeypatch):
+    note_job(make_run("gpt", "1a2b0000", state="failed"), "/s/job-0.sh", job_id="7")
+    squeue(tmp_path, monkeypatch, r"7|COMPLETING|None|node1|\n")
+    code, output, error = runs("retry", "--all")
+    assert (code, output) == (1, "")
+    assert error == "gpt/1a2b0000: SLURM job 7 is still completing; retry it once it has left\n"
+
+
+def test_an_array_names_its_runs(make_run, runs, tmp_path, monkeypatch):
+    for task in (0, 1):
+        note_job(make_run("gpt", f"1a2b000{task}", state="failed"), "/s/job-0.sh", job_id=f"198_{task}")
+    note_job(make_run("gpt", "1a2b0009", state="failed"), "/s/job-0.sh", job_id="1980")
+    squeue(tmp_path, monkeypatch, "")
+    for word, count in (("job=198", 2), ("job=198_1", 1), ("job=1980", 1), ("job!=198", 1)):
+        assert runs(word)[1].count("1a2b") == count, word
+    assert "1a2b0001" in runs("show", "198_1")[1]
+    assert runs("show", "198")[2].startswith("'198': names 2 runs")
+
+
+def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, tmp_path, monkeypatch):
+    note_job(make_run("gpt", "1a2b0000", state="preempted"), "/s/job-0.sh", job_id="7")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|None||\n")
+    assert "None" not in runs()[1]

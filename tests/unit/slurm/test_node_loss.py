@@ -32,7 +32,7 @@ def run_script(folder, slurm, least, spares, *starts):
     """Let each start of the ranks do one of the commands; the script's exit code."""
     ranks = f"commands=(: {' '.join(map(repr, starts))}); eval ${{commands[$(wc -l <{slurm.folder}/steps)]}}"
     lines = [
-        f"run={folder.path}; pythons=({sys.executable})",
+        f"__launcher_run={folder.path}; __launcher_pythons=({sys.executable})",
         f"source {GUARD}; source {NODE_LOSS}",
         f'on_nodes_left {least} {spares} 2 bash -c "$0"',
     ]
@@ -94,7 +94,8 @@ def watched(folder, slurm, monkeypatch):
 
     def watch(while_watching=":"):
         lines = [
-            f"source {NODE_LOSS}; alive={alive}; run={folder.path}; job=; pythons=({sys.executable})",
+            f"source {NODE_LOSS}; alive={alive}; __launcher_run={folder.path}; __launcher_job=",
+            f"__launcher_pythons=({sys.executable})",
             f"looks=0; pause() {{ ((++looks <= 10)) && {{ {while_watching}; }}; }}",
             "watch_first_node node1",
         ]

@@ -8,8 +8,14 @@ import socket
 import subprocess
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
+from launcher.config.compose import compose
+from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
+from launcher.config.resolve import escaped, resolve, resolved_yaml
+from launcher.config.schema import validate
 from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
@@ -18,6 +24,7 @@ from launcher.run.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
 from launcher.slurm.size import GUARD
+from launcher.slurm.submission import JobNote, freeze, frozen, load_frozen
 from support.scripted_slurm import ScriptedSlurm
 
 
@@ -61,9 +68,9 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path):
     config = {"run": {"name": "mlp", "dir": tmp_path}, "paths": {"outputs": tmp_path}, "job": {"_target_": TRAIN_JOB}}
     run = SubmittedRun("mlp/1", config, None)
     command = settings._script(run, []).command(tmp_path / "job-0.sh").splitlines()[-1]
-    script = f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; run={tmp_path}; {command}"
+    script = f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; __launcher_run={tmp_path}; {command}"
     words = subprocess.check_output(["bash", "-c", script], text=True)
-    assert words.startswith("srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --kill-on-bad-exit=1 --cpus-per-task=3 bash")
+    assert words.startswith("srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --export=ALL --kill-on-bad-exit=1 --cpus")
 
 
 def test_a_container_is_around_python_or_srun():
@@ -134,7 +141,7 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
         (folder.path / "restarts.json").rename(later)
         (folder.path / "restarts.json").write_bytes(before)
         command = f"mv {later} {folder.path / 'restarts.json'}; {command}"
-    script = f"set -e; run={folder.path}; source {GUARD}; guarded bash -c {shlex.quote(command)}"
+    script = f"set -e; __launcher_run={folder.path}; source {GUARD}; guarded bash -c {shlex.quote(command)}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(command[-3:].split()[-1]), done.stderr
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
@@ -142,7 +149,7 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
 
 def port_of_a_start(**variables):
     """With the same random numbers each time."""
-    script = f"run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo $MASTER_PORT'"
+    script = f"__launcher_run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo $MASTER_PORT'"
     clean = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
     return int(subprocess.check_output(["bash", "-c", script], env=clean | variables, timeout=60))
 
@@ -162,3 +169,70 @@ def test_the_ranks_meet_on_a_port_that_is_free(family):
 
 def test_a_users_port_stays():
     assert port_of_a_start(MASTER_PORT="29500") == 29500
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "lines"),
+    [
+        ("exclusive", True, ["exclusive"]),
+        ("exclusive", False, []),
+        ("requeue", False, ["no-requeue"]),
+        ("requeue", True, ["requeue"]),
+        ("nodelist", "n1", ["nodelist=n1"]),
+    ],
+)
+def test_a_flag_is_bare_or_left_out(tmp_path, key, value, lines):
+    text = Script("gpt", SlurmDispatch(sbatch={key: value}).flags()).text(tmp_path / "job-0.sh", None, None)
+    flags = [line.removeprefix("#SBATCH --") for line in text.splitlines() if key in line]
+    assert flags == lines
+
+
+SHELL = [
+    "export HF_HOME=${HOME}/hf",
+    "export X=${VAR:-default}",
+    "[[ -n ${X:-} ]]",
+    "echo ${a[@]} ${#a} ${X%/*} ${X/a/b}",
+    "echo '${X}' \"${Y}\" $Z $(( 1 + 2 ))",
+    r"printf '%s\n' \\${HOME}",
+]
+
+
+@pytest.mark.parametrize("line", SHELL)
+def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
+    """From a command line to the job's script; and once more by `retry`, which reads what was frozen."""
+    written = tmp_path / "conf" / "dispatch" / "ours.yaml"
+    written.parent.mkdir(parents=True)
+    settings = {"defaults": ["slurm", "_self_"], "setup": [escaped(line)]}
+    written.write_text(yaml.safe_dump(settings))
+    overrides = ["dispatch=ours", "model=mlp", "data=digits", f"paths.outputs={tmp_path}"]
+    plain = validate(compose(overrides, tmp_path / "conf"))
+    assert construct(plain["dispatch"]).setup_lines() == [line]
+    folder = RunFolder(tmp_path / "run")
+    freeze(folder, plain, None, JobNote("/s/job-0.sh"))
+    config, _ = load_frozen(folder)
+    assert resolve(config)[0]["dispatch"]["setup"] == [line] == frozen(folder)[0]["dispatch"]["setup"]
+    assert OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)), resolve=True)["dispatch"]["setup"] == [line]
+
+
+@pytest.mark.parametrize("line", SHELL[:3])
+def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, line):
+    with pytest.raises(ConfigError) as raised:
+        validate(compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"]))
+    assert any(escaped(line) in sentence for sentence in raised.value.sentences), raised.value.sentences
+
+
+def test_setup_lines_do_not_disturb_the_script(tmp_path):
+    """They may use any variable that a person would use."""
+    folder = RunFolder(tmp_path / "run").create()
+    mine = "run=/a before=/b job=/c runs=/d pythons=/e guarded=/f"
+    script = f"__launcher_run={folder.path}; source {GUARD}; {mine}; guarded bash -c 'exit 7'"
+    done = subprocess.run(["bash", "-c", f"__launcher_pythons=(echo); {script}"], capture_output=True, text=True)
+    assert done.returncode == 7 and f"not_started {folder.path} 7 bash" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "override", ["dispatch.sbatch={nodelist: n1}", "dispatch.sbatch.nodelist=n1", "+dispatch.sbatch.nodelist=n1"]
+)
+def test_flags_of_sbatch_need_no_plus(override):
+    plain = validate(compose(["dispatch=slurm", override, "model=mlp", "data=digits"]))
+    assert plain["dispatch"]["sbatch"] == {"nodelist": "n1"}
