@@ -42,6 +42,14 @@ def trains(config: Mapping[str, Any]) -> bool:
         return True
 
 
+def training_of(config: Mapping[str, Any]) -> Any:
+    """The job of a configuration that trains; `TrainJob` in place of one that cannot be imported here."""
+    try:
+        return construct(config["job"])
+    except (ImportError, ValueError):
+        return construct({"_target_": TRAIN_JOB})
+
+
 def folder_of(config: Mapping[str, Any]) -> RunFolder:
     """The folder with a job's record.
 
@@ -68,7 +76,7 @@ def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)
-    training = construct(config["job"]) if trains(config) else None
+    training = training_of(config) if trains(config) else None
     if training is not None and (done := training.why_done(config)):
         return f"already {done}"
     if training is not None and is_held(folder):

@@ -221,7 +221,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
         return (folder / "logs" / f"slurm-{job}.log").read_text()
 
     submit("dispatch.snapshot=true")
-    source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3"))
+    source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3  # of another size"))
     (folder,) = run_folders(outputs)
     assert "this is version 2" in output_of_job(folder)
     (snapshot,) = (outputs / ".slurm").glob("*/snapshot.json")
