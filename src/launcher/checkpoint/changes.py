@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
+from launcher.config.resolve import unescaped
 from launcher.run.sources import imported_sources
 
 OF_THE_ATTEMPT = ("trainer.pause_at",)
@@ -23,7 +24,8 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
     sentences: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            sentences += drift(OmegaConf.to_container(OmegaConf.load(file), resolve=True), present)  # type: ignore[arg-type]
+            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            sentences += drift(unescaped(saved), present)
     return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]
 
 

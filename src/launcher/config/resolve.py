@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.config.identity import choices
 from launcher.config.messages import Fault, hint
 from launcher.config.options import composed_from, options_with
+from launcher.config.secrets import as_stored, is_expression
 from launcher.config.tree import join, mapped, walk
 from launcher.config.written import Written, is_interpolation, plain
 
@@ -38,11 +39,17 @@ def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A valid configuration as plain containers, resolved; without `hydra`, and without the settings of a search, on
-    which a run does not depend."""
+    """A valid configuration as plain containers, as it is stored: resolved, but for values from the environment (see
+    `launcher.config.secrets`); without `hydra`, and without the settings of a search, on which a run does not depend.
+    """
+    return of_the_run(stored(config))
+
+
+def stored(config: DictConfig) -> dict[str, Any]:
+    """The same with all its nodes."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
-    return of_the_run(tree)
+    return as_stored(plain(config), {str(key): value for key, value in tree.items()})
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
@@ -54,13 +61,25 @@ def resolved_yaml(config: DictConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(escaped(resolved(config))))
 
 
-def escaped(tree: Any) -> Any:
-    """A resolved tree in which OmegaConf takes no text for an interpolation: `${HOME}` becomes `\\${HOME}`."""
+def escaped(tree: Any, key: Any = "") -> Any:
+    """A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the expressions of
+    `launcher.config.secrets`: `${HOME}` becomes `\\${HOME}`."""
     if isinstance(tree, Mapping):
-        return {key: escaped(value) for key, value in tree.items()}
+        return {key: escaped(value, key) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [escaped(value) for value in tree]
-    return OPENING.sub(r"\1\1\\${", tree) if isinstance(tree, str) and "${" in tree else tree
+        return [escaped(value, key) for value in tree]
+    return OPENING.sub(r"\1\1\\${", tree) if is_interpolation(tree) and not is_expression(tree, key) else tree
+
+
+def unescaped(tree: Any, key: Any = "") -> Any:
+    """The reverse of `escaped`. Nothing is resolved: a variable may not be set any more."""
+    if isinstance(tree, Mapping):
+        return {key: unescaped(value, key) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [unescaped(value, key) for value in tree]
+    if not is_interpolation(tree) or is_expression(tree, key):
+        return tree
+    return OPENING.sub(lambda match: "\\" * (len(match[1]) // 2) + "${", tree)
 
 
 def plain_hydra(node: DictConfig) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from launcher.config.fits import describe, fits
 from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.resolve import UNRESOLVED, references, resolve, without_unresolved
+from launcher.config.secrets import as_stored, secret_faults
 from launcher.config.sections import SECTIONS, CompileKeys, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -50,7 +51,8 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
-        The resolved configuration as plain containers, without Hydra's node.
+        The resolved configuration as plain containers, without Hydra's node; values from the environment as they are
+        stored (see `launcher.config.secrets`).
     Raises:
         ConfigError: with a sentence for every fault.
     """
@@ -64,9 +66,12 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
     faults += crosschecks(without_unresolved(tree))
+    secrets = list(secret_faults(config.tree))
+    shown = {fault.key for fault in secrets}  # another sentence would show the value
+    faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
     if faults:
         raise ConfigError(*map(str, _at_their_source(faults, sources)))
-    return tree
+    return as_stored(config.tree, tree)
 
 
 def check_hydra(config: DictConfig | Written) -> None:

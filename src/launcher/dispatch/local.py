@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolved
+from launcher.config.resolve import escaped, resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
@@ -88,7 +88,7 @@ class LocalDispatch:
 def spawn(config: DictConfig, count: int) -> Any:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": escaped(OmegaConf.to_container(config, resolve=True)), "hydra": None}
+    job = {"config": escaped(stored(config)), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
-from launcher.config.resolve import plain_hydra, resolve
+from launcher.config.resolve import plain_hydra, stored
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
@@ -167,7 +167,8 @@ class SlurmDispatch:
             SystemExit: it did not complete, with `wait`.
         """
         hydra = plain_hydra(HydraConfig.get()) if HydraConfig.initialized() else None  # type: ignore[arg-type]
-        plain, _ = resolve(config)
+        plain = stored(config)
+        plain.pop("hydra", None)
         (result,) = self._submit([SubmittedRun(f"{config.run.name}/{config.run.id}", plain, hydra)])
         if result.status == JobStatus.FAILED:
             raise SystemExit(1)

@@ -13,6 +13,7 @@ from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.config.resolve import resolved_yaml
+from launcher.config.written import plain
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
@@ -82,11 +83,15 @@ class ExportJob:
         text = own.read_text() if own.exists() else resolved_yaml(config)
         with folder.being_written():
             folder.export.mkdir(exist_ok=True)
-            settings, extra = OmegaConf.to_container(model), stored.meta.get(EXTRA, {})
+            settings: Any = OmegaConf.to_container(model, resolve=True)
+            extra = stored.meta.get(EXTRA, {})
             target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size)
             if written != settings:
-                exported = OmegaConf.create(text)
-                exported.model = written
+                exported, as_written = OmegaConf.create(text), plain(model)
+                exported.model = {
+                    key: as_written[key] if key in as_written and value == settings[key] else value
+                    for key, value in written.items()
+                }
                 text = OmegaConf.to_yaml(exported)
             replace_file(folder.export / "config.yaml", text.encode())
         logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)

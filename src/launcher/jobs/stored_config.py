@@ -50,7 +50,8 @@ def explicit_overrides() -> list[tuple[str, Any]]:
     """Key and value of each override on the command line."""
     if not HydraConfig.initialized():
         return []
-    parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    parsed = OverridesParser.create().parse_overrides(words)
     return [(override.key_or_group, override.value()) for override in parsed if not override.is_delete()]
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.data.iterable import length
@@ -99,8 +99,10 @@ def is_in_sweep() -> bool:
 
 
 def task_overrides() -> list[str]:
+    """The overrides of the command line as they were typed: an interpolation in them may be that of a secret."""
     hydra = hydra_node()
-    return [] if hydra is None else [str(override) for override in hydra.overrides.task]
+    words: Any = [] if hydra is None else OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return [str(word) for word in words]
 
 
 def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[str]:

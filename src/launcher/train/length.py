@@ -6,7 +6,7 @@ from fractions import Fraction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.resolve import escaped
+from launcher.config.resolve import escaped, stored
 from launcher.config.schema import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
@@ -33,8 +33,7 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     if size is None:
         raise ConfigError(f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps.")
     before = config.trainer.max_steps
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
+    plain = stored(config)
     plain["trainer"]["max_steps"] = total_steps(epochs, size, config.data.batch_size)
     scheduler = plain.get("scheduler") or {}
     if scheduler.get("max_steps") == before:

@@ -1,0 +1,150 @@
+"""What a run stores of values that come from the environment: the interpolation, not the value.
+
+`tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved again where the run
+starts. The run's id is a hash over the resolved values, so a variable that decides the numbers counts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from launcher.config.messages import Fault
+from launcher.config.tree import get, walk
+from launcher.config.written import is_interpolation
+
+ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
+REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.*[A-Za-z_][\w.\[\]]*)\s*(?:,[^${}]*)?\}")
+SECRET = re.compile(
+    r"(?:.*_)?(?:api_?key|secret|secret_key|passwd|password|passphrase|credentials?|access_key|private_key"
+    r"|(?:access|api|auth|bearer|hf|refresh)_token)|token",
+    re.IGNORECASE,
+)
+DEEPEST = 40
+SHORTEST_TOKEN = 16
+"""`token` alone also names words of a vocabulary; a shorter literal is no secret."""
+RESOLVED = ("paths", "trainer", "run.dir", "run.id", "run.name", "run.resume", "run.not_identity")
+"""Keys that are stored resolved: where the run is, and the lengths that listings read."""
+
+
+def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration, in which each value that comes from the environment, and each secret that is an
+    interpolation, is an expression again. The expression refers to no other key.
+
+    Args:
+        written: the same configuration, interpolations as written.
+    """
+    if not any(_may_be_kept(path, value) for path, value in walk(written, lists=True)):
+        return dict(resolved)
+    stored: dict[str, Any] = _Expressions(written, resolved).of(dict(written), dict(resolved), ())
+    return stored
+
+
+def _may_be_kept(path: str, value: Any) -> bool:
+    return is_interpolation(value) and ("oc.env" in value or is_secret(path.rpartition(".")[2]))
+
+
+def secret_faults(tree: Mapping[str, Any]) -> Iterator[Fault]:
+    """Secrets that are written out, and would be stored with the run.
+
+    Args:
+        tree: the configuration, interpolations as written.
+    """
+    variables = get(tree, "hydra.job.env_set")
+    places = [*walk({key: value for key, value in tree.items() if key != "hydra"}, lists=True)]
+    places += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
+    for path, value in places:
+        name = path.rpartition(".")[2]
+        if not is_secret(name) or not isinstance(value, str) or value in ("", "???"):
+            continue
+        literal = _literal(value, path, tree)
+        if literal is None or (name.lower() == "token" and len(literal) < SHORTEST_TOKEN):
+            continue
+        variable = re.sub(r"\W", "_", name).upper()
+        if path.startswith("hydra."):
+            text = f"a secret would be stored with the run; set the variable in the shell: export {variable}=..."
+        else:
+            use = f"'{path}=${{oc.env:{variable}}}'"
+            text = f"a secret would be stored with the run; export it as a variable, and use {use}."
+        yield Fault(path, None, text)
+
+
+@cache
+def is_secret(name: str) -> bool:
+    """Whether a key looks like that of a secret."""
+    return SECRET.fullmatch(name) is not None
+
+
+def is_expression(text: str, key: Any) -> bool:
+    """Whether a text of a stored configuration that looks like an interpolation is one."""
+    return ENVIRONMENT.search(text) is not None or is_secret(str(key))
+
+
+def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
+    """The text that a value is, or refers to; None: it comes from a resolver or from no text."""
+    for _ in range(DEEPEST):
+        if not is_interpolation(value):
+            return value
+        match = REFERENCE.fullmatch(value)
+        found = None if match is None else get(tree, _absolute(match[1], path.split(".")[:-1]))
+        if not isinstance(found, str):
+            return None
+        value = found
+    return None
+
+
+class _Expressions:
+    """Values of a configuration that has interpolations (`tree`) and of the same, resolved."""
+
+    def __init__(self, tree: Mapping[str, Any], resolved: Mapping[str, Any]):
+        self.tree, self.resolved = tree, resolved
+
+    def of(self, written: Any, resolved: Any, keys: tuple[str, ...], depth: int = 0) -> Any:
+        """A node or a value as it is stored."""
+        if ".".join(keys) in RESOLVED or depth > DEEPEST:
+            return resolved
+        if isinstance(written, Mapping) and isinstance(resolved, Mapping):
+            return {
+                key: self.of(written.get(key), value, (*keys, str(key)), depth + 1) for key, value in resolved.items()
+            }
+        if isinstance(written, list) and isinstance(resolved, list) and len(written) == len(resolved):
+            return [
+                self.of(item, value, (*keys, str(index)), depth + 1)
+                for index, (item, value) in enumerate(zip(written, resolved, strict=True))
+            ]
+        if not is_interpolation(written):
+            return resolved
+        if isinstance(resolved, Mapping | list):  # a reference to a whole node
+            match = REFERENCE.fullmatch(written)
+            path = None if match is None else _absolute(match[1], keys[:-1])
+            node = None if path is None else get(self.tree, path)
+            return resolved if node is None else self.of(node, resolved, tuple(str(path).split(".")), depth + 1)
+        expression = self.expression(written, keys[:-1], 0)
+        is_kept = ENVIRONMENT.search(expression) or (keys and is_secret(keys[-1]) and is_interpolation(expression))
+        return expression if is_kept else resolved
+
+    def expression(self, written: str, parents: tuple[str, ...], depth: int) -> str:
+        """An interpolation with the references to other keys replaced by what these are."""
+
+        def replace(match: re.Match[str]) -> str:
+            path = _absolute(match[1], parents)
+            value = get(self.tree, path)
+            if is_interpolation(value) and depth < DEEPEST and not {path, path.partition(".")[0]} & set(RESOLVED):
+                inner = self.expression(value, tuple(path.split(".")[:-1]), depth + 1)
+                if ENVIRONMENT.search(inner):
+                    return inner
+            known = get(self.resolved, path)
+            return match[0] if known is None or isinstance(known, Mapping | list) else str(known)
+
+        return REFERENCE.sub(replace, written)
+
+
+def _absolute(path: str, parents: Sequence[str]) -> str:
+    """The dotted path that a reference means; `.x` is next to it, `..x` one node higher."""
+    name = path.lstrip(".")
+    up = len(path) - len(name)
+    name = name.replace("[", ".").replace("]", "")
+    if not up:
+        return name
+    kept = list(parents)[: len(parents) - (up - 1)]
+    return ".".join([*kept, name])
