@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.composer import Composer
 from launcher.cli.main import note_start
 from launcher.cli.sweep import SweepJob, check_jobs
+from launcher.config.construct import construct
 from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import COMPOSITION_ERRORS, first_line
@@ -62,7 +62,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             "dispatch=slurm."
         )
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
-        instantiate(probe.plain["dispatch"], _recursive_=False).sweep([probe], None)
+        construct(probe.plain["dispatch"]).sweep([probe], None)
         return
     settings = checked_settings(probe, space)
     display = Display()
