@@ -20,7 +20,7 @@ VIEWER = {"id": "u1", "entity": "me", "username": "me", "email": "a@b", "flags":
 class WandbServer:
     """Used by `with`.
 
-    `runs` has what arrived, by run id; `mode` is ok, 500 or hang; `stopped`: somebody pressed "Stop run".
+    `runs` has what arrived, by run id; `mode` is ok, 500, hang or "no uploads"; `stopped`: somebody pressed "Stop run".
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -182,6 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self._body()
+        while self.owner.mode == "no uploads":
+            time.sleep(0.05)
         if self._is_up():
             self.owner.files[self.path] = body
             self._reply({})
@@ -201,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.05)
         if self.owner.mode == "500":
             self._reply({"error": "down"}, 500)
-        return self.owner.mode == "ok"
+        return self.owner.mode in ("ok", "no uploads")
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

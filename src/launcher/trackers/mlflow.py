@@ -14,7 +14,9 @@ from launcher.config.tree import leaves
 from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_EXPERIMENT = "launcher"
-RUN_TAG, STEP_TAG, STATE_TAG = "launcher.run", "launcher.step", "launcher.state"
+RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = "launcher.run", "launcher.step", "launcher.state", "launcher.model"
+BATCH = "batch"
+"""What the run's folder keeps of the newest batch: MLflow's id of the run, the last step, and the rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
@@ -25,8 +27,9 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class MlflowTracker(Tracker):
-    """The last step that MLflow has is a tag, set after each batch. A batch that is sent again has the same rows, and
-    MLflow keeps equal rows once.
+    """The last step that MLflow has is a tag, set after each batch. MLflow keeps equal rows once, so an interrupted
+    batch may be sent again. But a step that is computed again has other times: a batch is stored in the run's folder
+    first, and sent again as it was.
 
     Args:
         tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of all runs.
@@ -80,22 +83,34 @@ class MlflowTracker(Tracker):
         if not self._is_reported:
             logger.info("MLflow: %s, run %s", uri, self._id)
         self._is_reported = True
-        return int(run.data.tags.get(STEP_TAG, -1))
+        step = int(run.data.tags.get(STEP_TAG, -1))
+        batch = self.run.stored("mlflow").get(BATCH, {})
+        if batch.get("run") == self._id and batch["step"] > step:
+            self._send(batch)
+            return int(batch["step"])
+        return step
 
     def write(self, lines: list[Line]) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [
-            Metric(clean(key), value, int(line["time"] * 1000), line["step"])
+        if not lines:
+            return
+        for line, item in media(lines, "image"):
+            self._client.log_artifact(self._id, self.run.folder.path / item["path"], f"images/{line['step']}")
+        rows = [
+            (clean(key), value, int(line["time"] * 1000), line["step"])
             for line in lines
             for key, value in numbers(line).items()
         ]
-        for start in range(0, len(metrics), METRICS):
-            self._client.log_batch(self._id, metrics=metrics[start : start + METRICS])
-        for line, item in media(lines, "image"):
-            self._client.log_artifact(self._id, self.run.folder.path / item["path"], f"images/{line['step']}")
-        if lines:
-            self._client.set_tag(self._id, STEP_TAG, lines[-1]["step"])
+        batch = {"run": self._id, "step": lines[-1]["step"], "rows": rows}
+        self.run.store("mlflow", {**self.run.stored("mlflow"), BATCH: batch})
+        self._send(batch)
+
+    def _send(self, batch: dict[str, Any]) -> None:
+        from mlflow.entities import Metric
+
+        for start in range(0, len(batch["rows"]), METRICS):
+            metrics = [Metric(*row) for row in batch["rows"][start : start + METRICS]]
+            self._client.log_batch(self._id, metrics=metrics)
+        self._client.set_tag(self._id, STEP_TAG, batch["step"])
 
     def close(self, state: str) -> None:
         if state == "running":
@@ -169,7 +184,7 @@ class MlflowTracker(Tracker):
         self._client.log_artifacts(self._id, str(path.resolve()), which)
         self._client.log_text(self._id, self._description(which), f"{which}/MLmodel")
         if self.registered_model_name and which == self.model:
-            self._register(which)
+            self._register(which, path.resolve())
         self.run.store("mlflow", {**sent, which: path.resolve().name})
 
     def _description(self, which: str) -> str:
@@ -180,7 +195,8 @@ class MlflowTracker(Tracker):
         model.add_flavor("python_function", loader_module=LOADER, python_version=platform.python_version())
         return str(model.to_yaml())
 
-    def _register(self, which: str) -> None:
+    def _register(self, which: str, path: Path) -> None:
+        """Register the artifact once, also if an earlier try was interrupted."""
         from mlflow.exceptions import MlflowException
 
         name = self.registered_model_name
@@ -188,7 +204,12 @@ class MlflowTracker(Tracker):
             self._client.get_registered_model(name)
         except MlflowException:
             self._client.create_registered_model(name)
-        version = self._client.create_model_version(name, f"runs:/{self._id}/{which}", self._id)
+        own = f"{self._id}/{path.name}"
+        same = self._client.search_model_versions(f"tags.`{MODEL_TAG}` = '{own}'")
+        version = next((each for each in same if each.name == name), None)
+        if version is None:
+            source = f"runs:/{self._id}/{which}"
+            version = self._client.create_model_version(name, source, self._id, {MODEL_TAG: own})
         if self.alias:
             self._client.set_registered_model_alias(name, self.alias, version.version)
         logger.info("MLflow: registered %s, version %s", name, version.version)

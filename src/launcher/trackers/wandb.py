@@ -146,9 +146,10 @@ class WandbTracker(Tracker):
         best = self.run.record.get("best")
         if best:
             run.summary.update({f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]})
-        if state == "completed":
-            for which in self.artifacts:
-                self._send_artifact(which)
+        sent = self._stored.get("artifacts", {})
+        for which in self.artifacts if state == "completed" else ():
+            if (alias := self._send_artifact(which, sent.get(which))) is not None:
+                sent = {**sent, which: alias}
         end = [self.run.attempt.get("number"), state]
         if self.alerts and state in ENDED_EARLY and self._stored.get("end") != end:
             self._alert(state)
@@ -156,7 +157,7 @@ class WandbTracker(Tracker):
             run.mark_preempting()
         run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
-        self._stored = self.run.store("wandb", {**self._stored, "end": end})
+        self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
 
     def stop(self) -> None:
         """Stop the training process, which saves first; the same command resumes it. In a SLURM job the signal is that
@@ -183,7 +184,7 @@ class WandbTracker(Tracker):
 
         try:
             wandb.teardown(exit_code=1)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # it exits with the code of its own process, if that was killed
             logger.debug("wandb.teardown: %s", error)
 
     def _image(self, path: Path) -> Any:
@@ -210,22 +211,26 @@ class WandbTracker(Tracker):
         self._wandb_run.write_logs(content.decode(errors="replace"))
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
-    def _send_artifact(self, which: str) -> None:
+    def _send_artifact(self, which: str, sent: str | None) -> str | None:
+        """Begin to send an artifact, unless it is the one that was sent before; `finish` waits for it.
+
+        Returns:
+            Which checkpoint it is, or `export`; None: there is nothing to send.
+        """
         import wandb
 
         path = artifact_folder(self.run.folder, which)
         if path is None:
             logger.warning("W&B: the run has no %s to send as an artifact.", which)
-            return
+            return None
         alias = "export" if which == "export" else path.resolve().name
-        if self._stored.get("artifacts", {}).get(which) == alias:
-            return
+        if sent == alias:
+            return None
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
         artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})
         artifact.add_dir(str(path.resolve()), policy="immutable")  # sent from where it is
         self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, alias])])
-        sent = {**self._stored.get("artifacts", {}), which: alias}
-        self._stored = self.run.store("wandb", {**self._stored, "artifacts": sent})
+        return alias
 
     def _alert(self, state: str) -> None:
         attempt, record = self.run.attempt, self.run.record

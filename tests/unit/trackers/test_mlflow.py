@@ -54,14 +54,82 @@ def only_run(client, experiment: str = "launcher"):
     return run
 
 
+class Killed(BaseException):
+    pass
+
+
+def killed_at(number: int, after: bool):
+    """MLflow's client in a process that dies at a call: before the call reaches the server, or after."""
+    from mlflow.tracking import MlflowClient
+
+    calls = 0
+
+    class Client(MlflowClient):
+        def __getattribute__(self, name: str):
+            method = super().__getattribute__(name)
+            if name.startswith("_") or not callable(method):
+                return method
+
+            def call(*args, **options):
+                nonlocal calls
+                calls += 1
+                if calls == number and not after:
+                    raise Killed
+                result = method(*args, **options)
+                if calls == number:
+                    raise Killed
+                return result
+
+            return call
+
+    return Client
+
+
+def log_attempt(run: WrittenRun, attempt: int) -> None:
+    """Each attempt computes all steps again, at other times."""
+    run.folder.metrics_path.unlink(missing_ok=True)
+    for step in (0, 10, 20):
+        times = {"time": 9000.0 * attempt + step, "train/step_time": step + attempt / 7}
+        run.log(step, **times, **{"train/loss": 1 / (1 + step)})
+
+
+def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, monkeypatch):
+    import mlflow.tracking
+
+    run.folder.export.mkdir()
+    (run.folder.export / "model.safetensors").write_bytes(b"weights")
+    options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
+    for attempt in range(2, 80):
+        log_attempt(run, attempt)
+        with monkeypatch.context() as patched:
+            patched.setattr(mlflow.tracking, "MlflowClient", killed_at(attempt // 2, after=attempt % 2 == 1))
+            try:
+                mirror(run, "completed", **options)
+            except Killed:
+                continue
+        break
+    stored = only_run(client)
+    assert attempt > 10 and stored.info.status == "FINISHED"
+    for key in ("train/loss", "train/step_time"):
+        assert [each.step for each in client.get_metric_history(stored.info.run_id, key)] == [0, 10, 20]
+    assert len(client.search_model_versions("name='classifier'")) == 1
+
+
+def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
+    run.log(0, 10, 20)
+    tracker, after = opened(run)
+    lines = Lines(run.folder, after)
+    tracker.write(lines.read())
+    copy_database(tmp_path / "other.db")
+    assert opened(run, tracking_uri=f"sqlite:///{tmp_path}/other.db")[1] == -1
+
+
 def test_a_run_over_two_attempts(run, client, caplog):
-    """Also one in which the follower is killed between the metrics and the position."""
     caplog.set_level("INFO")
     run.log(0, 10, 20)
     tracker, after = opened(run)
     assert after == -1
     tracker.write(Lines(run.folder, after).read())
-    client.set_tag(only_run(client).info.run_id, "launcher.step", "0")
     run.end("preempted", step=20)
     mirror(run, "preempted")
     first = only_run(client)

@@ -150,19 +150,35 @@ def test_a_server_that_hangs_is_left_after_a_while(run, server):
     tracker.close("running")
 
 
+def test_an_artifact_that_did_not_arrive_is_sent_again(run, server):
+    """The follower and wandb's own process are lost before `finish` has returned."""
+    run.log(0)
+    run.folder.export.mkdir()
+    (run.folder.export / "model.safetensors").write_bytes(b"weights")
+    run.end()
+    tracker = tracker_of(run, server, artifacts=["export"], settings={"finish_timeout": 1})
+    tracker.write(Lines(run.folder, tracker.open()).read(final=True))
+    server.mode = "no uploads"
+    with pytest.raises(TimeoutError):
+        tracker.close("completed")
+    kill_core()
+    tracker._give_up()
+    server.mode = "ok"
+    server.files.clear()
+    mirror(run, server, artifacts=["export"])
+    assert server.files["/artifact/model.safetensors"] == b"weights"
+    sent = len(server.artifacts)
+    mirror(run, server, artifacts=["export"])
+    assert len(server.artifacts) == sent
+
+
 def test_a_dead_client_process_is_started_again(run, server):
     """SLURM signals every process of a job, wandb's own too."""
     run.log(0, 10, 20)
     tracker = tracker_of(run, server)
     lines = Lines(run.folder, tracker.open())
     tracker.write(lines.read())
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            is_core = b"wandb-core" in path.read_bytes() and parent(path.parent) == os.getpid()
-        except OSError:
-            continue
-        if is_core:
-            os.kill(int(path.parent.name), signal.SIGKILL)
+    kill_core()
     with pytest.raises(Exception):  # noqa: B017 - which one is up to wandb
         for step in range(100):
             tracker.write([{"step": 20 + step, "time": 0.0, "train/loss": 1.0}])
@@ -173,6 +189,16 @@ def test_a_dead_client_process_is_started_again(run, server):
     (arrived,) = server.runs.values()
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20]
     assert [line["train/loss"] for line in arrived["history"]] == [1, 1 / 11, 1 / 21]
+
+
+def kill_core() -> None:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            is_core = b"wandb-core" in path.read_bytes() and parent(path.parent) == os.getpid()
+        except OSError:
+            continue
+        if is_core:
+            os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def parent(process: Path) -> int:
