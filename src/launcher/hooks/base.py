@@ -1,5 +1,6 @@
 """The hook interface: the events, what a hook sees of the trainer (`TrainerView`) and of the run (`RunContext`)."""
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from launcher.config.arguments import check_bounds
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
 from launcher.strategies.base import Saved, Strategy
@@ -108,6 +110,7 @@ class TrainerView(Protocol):
     @property
     def is_paused(self) -> bool: ...
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
+    def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
     def settle(self) -> None: ...
@@ -126,6 +129,13 @@ AT_LAST = 1 << 62
 
 class BaseHook:
     """Override the events that you need; the others cost nothing. Hooks are called in list order."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a derived class's constructor reject numbers outside the bounds of its annotations, which the schema of a
+        configuration rejects too."""
+        super().__init_subclass__(**options)
+        if (construct := vars(cls).get("__init__")) is not None:
+            cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
     measures: ClassVar[bool] = False
     """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
@@ -229,6 +239,15 @@ class BaseHook:
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         """Restore that state; `state_dict` also has `model` and `training_state`. Called after every hook's
         `on_before_train`; not called if the checkpoint was written without this hook."""
+
+
+def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
+    @functools.wraps(construct)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        check_bounds(name, construct, (self, *args), options)
+        construct(self, *args, **options)
+
+    return checked
 
 
 def overrides(hook: BaseHook, event: str) -> bool:

@@ -11,8 +11,9 @@ import torch
 from launcher.errors import TrainingError
 from launcher.hooks.base import AT_LAST, BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.interval import Interval
-from launcher.hooks.metrics import OUTPUTS, Metrics
+from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
+from launcher.models.output import OUTPUTS
 from launcher.run import ranks, signals
 from launcher.run.rng import isolated_rng
 from launcher.strategies.weights import unwrap
@@ -116,7 +117,7 @@ class EvaluationHook(BaseHook):
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets
             self.metrics.reset(trainer.device)
-            measured = evaluate(trainer.forward, trainer.model, batches, context, num_targets, self.metrics)
+            measured = evaluate(trainer.checked_forward, trainer.model, batches, context, num_targets, self.metrics)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured

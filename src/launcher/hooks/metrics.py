@@ -7,8 +7,8 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
+from launcher.models.output import OUTPUTS
 
-OUTPUTS = ("logits", "targets")
 """The records of a forward pass from which metrics are computed in evaluation. They are not logged."""
 
 

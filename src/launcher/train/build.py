@@ -24,6 +24,7 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
+from launcher.models.output import described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
 from launcher.run import collector
@@ -35,6 +36,7 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
 from launcher.train.composed import Trainer
+from launcher.train.events import check_hook
 
 logger = logging.getLogger("launcher")
 
@@ -69,7 +71,7 @@ def build_trainer(
     }
     trainer = Trainer(
         strategy=strategy,
-        build_model=partial(instantiate, config.model),
+        build_model=partial(build_model, config.model),
         build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place),
@@ -158,18 +160,39 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
     )
 
 
+def build_model(config: DictConfig) -> nn.Module:
+    """
+    Raises:
+        ConfigError: the configuration names something else than a module.
+    """
+    model = instantiate(config)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_={config._target_}: should make a torch.nn.Module; it made {described(model)}."
+        )
+    return model
+
+
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Call the configured factory: with the model if that is the name of its first parameter, else with the trainable
-    parameters, as torch's own optimizers take them."""
+    parameters, as torch's own optimizers take them.
+
+    Raises:
+        ConfigError: there is nothing to train, or the factory returns something else than an optimizer.
+    """
     factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
     target = getattr(factory, "func", factory)
     first = next(iter(inspect.signature(target).parameters))
-    if first == "model":
-        return factory(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
+    if first != "model" and not parameters:
         raise ConfigError(f"model._target_={type(model).__name__}: has no parameter to train; use another model.")
-    return factory(parameters)
+    optimizer = factory(model if first == "model" else parameters)
+    if not hasattr(optimizer, "param_groups"):
+        raise ConfigError(
+            f"optimizer._target_={config._target_}: should make a torch.optim.Optimizer; it made "
+            f"{described(optimizer)}."
+        )
+    return optimizer
 
 
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
@@ -185,8 +208,12 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     factory = instantiate(options, _partial_=True)
     if metric is not None and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters:
         options.setdefault("mode", schedule_metric(metric).mode)
-    scheduler = instantiate(options, _partial_=True)(optimizer)
+    scheduler: Any = instantiate(options, _partial_=True)(optimizer)
     name = type(scheduler).__name__
+    if not hasattr(scheduler, "step"):
+        target = options["_target_"]
+        raise ConfigError(f"scheduler._target_={target}: should make a scheduler of torch.optim; it made "
+                          f"{described(scheduler)}.")  # fmt: skip
     if needs_metric(scheduler) and metric is None:
         raise ConfigError(f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss.")
     if metric is not None and not needs_metric(scheduler):
@@ -210,13 +237,17 @@ def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
+def _hook(key: str, node: DictConfig) -> BaseHook:
+    hook: BaseHook = instantiate(node)
+    check_hook(hook, key)
+    return hook
+
+
 def _hooks(config: DictConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
     """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group `tracker`, and those
     that other keys need."""
-    hooks, beside = [
-        [instantiate(node) for node in (config.get(group) or {}).values() if node is not None and not is_tracker(node)]
-        for group in ("hooks", "tracker")
-    ]
+    hooks, beside = ([_hook(f"{group}.{name}", node) for name, node in (config.get(group) or {}).items()
+                      if node is not None and not is_tracker(node)] for group in ("hooks", "tracker"))  # fmt: skip
     own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
     beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
     hooks += [own, MediaHook(), *beside]

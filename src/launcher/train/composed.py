@@ -72,6 +72,9 @@ class Trainer(BaseTrainer):
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
         return self.model(input)
 
+    def _forward_name(self) -> str:
+        return f"{type(self.unwrapped_model).__name__}.forward"
+
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
         count = getattr(self.unwrapped_model, "num_targets", None)
         return None if count is None else count(input)

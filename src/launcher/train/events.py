@@ -2,11 +2,35 @@
 
 from collections.abc import Callable, Sequence
 from math import gcd
+from typing import Any
 
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, overrides
+from launcher.models.output import described
 
 EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars")
 Call = Callable[..., None]
+
+
+def check_hook(hook: Any, source: str) -> None:
+    """
+    Args:
+        source: where the hook comes from, for messages.
+    Raises:
+        ConfigError: it is not a hook, or has a method for an event that does not exist.
+    """
+    if not isinstance(hook, BaseHook):
+        advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""
+        kind = f"the class {hook.__name__}" if isinstance(hook, type) else described(hook)
+        raise ConfigError(f"{source}: a hook should be an instance of a launcher.BaseHook; this is {kind}{advice}.")
+    known = {*EVENTS, "on_log_scalars"}
+    for name in sorted({*dir(type(hook)), *vars(hook)}):
+        if name.startswith("on_") and name not in known and callable(getattr(hook, name)):
+            raise ConfigError(
+                f"{source}: {type(hook).__name__}.{name} is not an event{hint(name, known)} A method that is called "
+                "by other code needs a name without on_."
+            )
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:

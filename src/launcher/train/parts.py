@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config.arguments import check_bounds
+from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainState
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import flatten
+from launcher.models.output import check_output, described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import needs_metric
 from launcher.run.ranks import Agreement
@@ -19,7 +22,10 @@ from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.strategies.weights import unwrap
 from launcher.train.batches import Batches
-from launcher.train.events import Schedule, calls
+from launcher.train.events import Schedule, calls, check_hook
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+SHORT = (torch.float16, torch.bfloat16)
 
 
 class TrainerParts:
@@ -43,26 +49,27 @@ class TrainerParts:
         pause_at: `train` saves and returns at this step; the same run resumes from there. A step whose update was
             skipped is not saved, so the run then pauses at the next good one.
     Raises:
-        ValueError: `mixed_precision` has another value.
+        ValueError: an argument has another value, or is out of bounds.
     """
 
     def __init__(
         self,
-        max_steps: int,
-        grad_clip: float | None = None,
-        max_non_finite_grad_retries: int | None = None,
+        max_steps: PositiveInt,
+        grad_clip: NonNegativeFloat | None = None,
+        max_non_finite_grad_retries: NonNegativeInt | None = None,
         mixed_precision: str | None = None,
-        gradient_accumulation_steps: int | None = None,
+        gradient_accumulation_steps: PositiveInt | None = None,
         workspace: Path | str | None = None,
         device: torch.device | str | int | None = None,
         no_sync_accumulate: bool = True,
         state_dict_options: Any = None,
         logger: logging.Logger | None = None,
         *,
-        max_skipped_steps: int = 50,
-        max_none_losses: int = 100,
-        pause_at: int | None = None,
+        max_skipped_steps: NonNegativeInt = 50,
+        max_none_losses: NonNegativeInt = 100,
+        pause_at: NonNegativeInt | None = None,
     ):
+        check_bounds(type(self).__name__, TrainerParts.__init__, (), locals())
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
         self.state = TrainState(max_steps)
@@ -71,7 +78,7 @@ class TrainerParts:
         self.precision = Precision(mixed_precision or "fp32")  # type: ignore[arg-type]
         self.gradient_accumulation_steps = gradient_accumulation_steps or 1
         self.workspace = Path(workspace) if workspace is not None else None
-        self.device = torch.device(device) if device is not None else torch.get_default_device()
+        self.device = _device(device)
         self.no_sync_accumulate = no_sync_accumulate
         self.state_dict_options = state_dict_options
         self.logger = logger or logging.getLogger("trainer")
@@ -89,17 +96,22 @@ class TrainerParts:
     # ------------------------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
         """Any iterable of batches; a finite one is restarted when it ends."""
-        raise NotImplementedError
+        raise self._missing("build_data_loader(self)", "returns an iterable of batches")
 
     def build_model(self) -> nn.Module:
-        raise NotImplementedError
+        raise self._missing("build_model(self)", "returns a torch.nn.Module")
 
     def build_optimizer(self) -> torch.optim.Optimizer:
-        raise NotImplementedError
+        raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
         """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to log."""
-        raise NotImplementedError
+        raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
+
+    def _missing(self, method: str, purpose: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no {method.partition('(')[0]}; add {method}, which {purpose}."
+        )
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
         """How many targets the loss of a batch is a mean over, where batches differ in it (masked targets).
@@ -135,17 +147,62 @@ class TrainerParts:
     def build(self) -> None:
         """Build every part, in this order. `train` calls it unless it was called before."""
         self.data_loader = self.build_data_loader()
+        self._check("build_data_loader", self.data_loader, "an iterable of batches", "__iter__", "__getitem__")
         self.model = self.build_model()
+        self._check("build_model", self.model, "a torch.nn.Module", "named_parameters")
         self.optimizer = self.build_optimizer()
+        self._check("build_optimizer", self.optimizer, "a torch.optim.Optimizer", "param_groups")
         self.lr_scheduler = self.build_lr_scheduler()
+        if self.lr_scheduler is not None:
+            self._check("build_lr_scheduler", self.lr_scheduler, "a scheduler of torch.optim, or None", "step")
         self.grad_scaler = self.build_grad_scaler()
-        self.hooks = list(self.build_hooks())
+        self._check("build_grad_scaler", self.grad_scaler, "a torch.amp.GradScaler", "unscale_")
+        hooks = self.build_hooks()
+        self._check("build_hooks", hooks, "a list of hooks", "__iter__")
+        self.hooks = list(hooks)
+        for hook in self.hooks:
+            check_hook(hook, f"{type(self).__name__}.build_hooks")
         self.strategy = self.build_strategy()
         self._follow_loader()
         self._bind_events()
         self._steps_by_metric = self.lr_scheduler is not None and needs_metric(self.lr_scheduler)
         self._agreement = Agreement()
         self.is_built = True
+
+    def _check(self, method: str, part: Any, kind: str, *attributes: str) -> None:
+        """
+        Raises:
+            ConfigError: what a method of the subclass has returned has none of the attributes of its kind.
+        """
+        if isinstance(part, type) or not any(hasattr(part, attribute) for attribute in attributes):
+            raise ConfigError(f"{type(self).__name__}.{method} should return {kind}; it returned {described(part)}.")
+
+    def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        """`forward`, and a check of what it returns."""
+        output = self.forward(input)
+        check_output(output, self._forward_name())
+        return output
+
+    def _forward_name(self) -> str:
+        return f"{type(self).__name__}.forward"
+
+    def _check_next_forward(self) -> None:
+        """Let the next call of `forward` check what it returns. Further calls cost nothing more than before."""
+        own = vars(self).get("forward")
+
+        def checked(input: Any) -> tuple[torch.Tensor | None, Records]:
+            del vars(self)["forward"]
+            if own is not None:
+                vars(self)["forward"] = own
+            loss, records = self.checked_forward(input)
+            if loss is not None and loss.dtype in SHORT and self.num_targets(input) is not None:
+                self.logger.warning(
+                    "%s returns a loss in %s, in which the weight of a batch by its targets is rounded; compute the "
+                    "loss in float32 (logits.float()).", self._forward_name(), str(loss.dtype).removeprefix("torch."),
+                )  # fmt: skip
+            return loss, records
+
+        vars(self)["forward"] = checked
 
     def _follow_loader(self) -> None:
         self._batches = Batches(self.data_loader, self.logger)
@@ -229,3 +286,16 @@ class TrainerParts:
         """Pass nested records of tensors or arrays to every hook. All ranks call it."""
         self._has_logged = True
         self.fire("on_log_histograms", records, dry_run=dry_run)
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    """
+    Raises:
+        ValueError: torch has no such device.
+    """
+    if device is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'.") from error

@@ -91,6 +91,7 @@ class BaseTrainer(TrainerParts):
         self._is_alone = self._agreement.alone
         self._has_logged = True  # by the attempt before, at the step of its checkpoint
         self._may_weigh = self.gradient_accumulation_steps > 1 or not self._is_alone
+        self._check_next_forward()
         try:
             restore_rng(rng)
             if self.stop_signal or self._must_pause():

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from launcher import BaseHook
+import pytest
+
+from launcher import BaseHook, BaseTrainer
+from launcher.errors import ConfigError
 from launcher.hooks.base import AT_LAST
 from launcher.train.events import Schedule
 from support.toy import Toy
@@ -114,3 +117,63 @@ def test_a_hook_can_ask_for_the_next_boundary(tmp_path: Path) -> None:
 
     Toy([Last(), Asks()], 6, tmp_path).train()
     assert Last.steps == [3, 4, 6]
+
+
+class Misspelled(BaseHook):
+    def on_afterstep(self, trainer: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (Misspelled(), r"Toy\.build_hooks: Misspelled\.on_afterstep is not an event; did you mean on_after_step\?"),
+        (object(), "a hook should be an instance of a launcher.BaseHook; this is an object"),
+        (Misspelled, "this is the class Misspelled, so create one"),
+    ],
+)
+def test_what_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Toy([hook], 1, tmp_path).build()
+
+
+@pytest.mark.parametrize(
+    ("method", "part", "sentence"),
+    [
+        ("build_data_loader", None, r"an iterable of batches; it returned nothing \(None\)"),
+        ("build_model", 3, "a torch.nn.Module; it returned an int"),
+        ("build_optimizer", [], "a torch.optim.Optimizer; it returned a list"),
+        ("build_lr_scheduler", 3, "a scheduler of torch.optim, or None; it returned an int"),
+        ("build_hooks", None, "a list of hooks; it returned nothing"),
+    ],
+)
+def test_a_part_of_the_wrong_type_is_rejected(method: str, part: Any, sentence: str, tmp_path: Path) -> None:
+    trainer = Toy([], 1, tmp_path)
+    setattr(trainer, method, lambda: part)
+    with pytest.raises(ConfigError, match=rf"^Toy\.{method} should return {sentence}"):
+        trainer.build()
+
+
+def test_a_missing_method_is_named() -> None:
+    with pytest.raises(
+        NotImplementedError, match=r"BaseTrainer has no build_data_loader; add build_data_loader\(self\)"
+    ):
+        BaseTrainer(1).build()
+
+
+def test_the_output_of_forward_is_checked_once(tmp_path: Path) -> None:
+    trainer = Toy([], 3, tmp_path)
+    outputs: list[Any] = []
+
+    def forward(batch: Any) -> Any:
+        loss, records = Toy.forward(trainer, batch)
+        outputs.append("forward" in vars(trainer) and vars(trainer)["forward"] is forward)
+        return loss, records if len(outputs) < 2 else {"a": "text, which a check would reject"}
+
+    trainer.forward = forward  # type: ignore[method-assign]
+    trainer.train()
+    assert outputs == [True] * 3
+
+    wrong = Toy([], 1, tmp_path)
+    wrong.forward = lambda batch: Toy.forward(wrong, batch)[0]  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"^Toy\.forward should return \(loss, records\); it returned a Tensor\.$"):
+        wrong.train()

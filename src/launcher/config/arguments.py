@@ -1,0 +1,37 @@
+"""Bounds of a signature's annotations, checked in a call from Python as the schema checks them in a configuration."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from launcher.config.fits import bounds, describe, fits
+from launcher.config.messages import show
+
+
+def check_bounds(owner: str, function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Check the numbers that a function is about to be called with.
+
+    Raises:
+        ValueError: one is outside the bounds of its parameter's annotation.
+    """
+    try:
+        signature = inspect.signature(function, eval_str=True)
+        given = signature.bind(*positional, **named).arguments
+    except (TypeError, NameError):  # the call itself reports missing arguments
+        return
+    for name, value in given.items():
+        if type(value) not in (int, float):
+            continue
+        kinds = [kind for kind in _bounded(signature.parameters[name].annotation) if fits(value, get_args(kind)[0])]
+        if kinds and not any(fits(value, kind) for kind in kinds):
+            raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
+
+
+def _bounded(annotation: Any) -> Iterator[Any]:
+    """The members of a type that have bounds."""
+    if get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _bounded(member)
+    elif get_origin(annotation) is Annotated and bounds(annotation):
+        yield annotation

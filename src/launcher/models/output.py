@@ -1,0 +1,74 @@
+"""What a `forward` returns, checked with sentences."""
+
+from collections.abc import Iterator, Mapping
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+
+from launcher.errors import ConfigError
+
+OUTPUTS = ("logits", "targets")
+"""Records of an evaluation that its metrics get whole."""
+
+
+def check_output(output: Any, name: str) -> None:
+    """Check a loss and its records. Nothing is read from the device.
+
+    Args:
+        name: of the method that returned `output`, for messages.
+    Raises:
+        ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict of numbers.
+    """
+    if not isinstance(output, tuple | list) or len(output) != 2:
+        count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
+        raise ConfigError(f"{name} should return (loss, records); it returned {described(output)}{count}.")
+    loss, records = output
+    if loss is not None and (fault := _loss_fault(loss)):
+        raise ConfigError(f"{name} should return a loss that is {fault}.")
+    if not isinstance(records, Mapping):
+        raise ConfigError(
+            f"{name} should return (loss, records) with a dict of records; it returned {described(records)}."
+        )
+    for record, value in _leaves(records):
+        if isinstance(value, torch.Tensor | np.ndarray) and value.ndim:
+            raise ConfigError(
+                f"{name}: the record '{record}' should be a number or a 0-d tensor; it has the shape "
+                f"{tuple(value.shape)}. Use its mean, or leave it out."
+            )
+        if value is not None and not isinstance(value, Number | np.generic | torch.Tensor | np.ndarray):
+            raise ConfigError(
+                f"{name}: the record '{record}' should be a number or a 0-d tensor; it is {described(value)}."
+            )
+
+
+def _loss_fault(loss: Any) -> str | None:
+    if not isinstance(loss, torch.Tensor):
+        return f"a 0-d tensor; it is {described(loss)}"
+    if loss.ndim:
+        return f"a 0-d tensor; it has the shape {tuple(loss.shape)}, so take its mean"
+    if not loss.is_floating_point():
+        return f"a floating-point tensor; it is of {loss.dtype}"
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        return (
+            "computed from the parameters; it has no gradient (is it detached, a copy by torch.tensor(...), or "
+            "computed under torch.no_grad?)"
+        )
+    return None
+
+
+def _leaves(records: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in records.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}/")
+        elif prefix or key not in OUTPUTS or torch.is_grad_enabled():
+            yield f"{prefix}{key}", value
+
+
+def described(value: Any) -> str:
+    """The type of a value, for a message: "a Tensor"."""
+    if value is None:
+        return "nothing (None)"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
