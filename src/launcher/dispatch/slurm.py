@@ -193,7 +193,7 @@ class SlurmDispatch:
         """
         runs = []
         for folder in folders:
-            config, hydra = submission.frozen(folder)
+            config, hydra = submission.frozen_for_retry(folder)
             run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
                 raise ConfigError(f"'{folder.path}': was moved from {run.folder.path}; run its command again instead.")

@@ -41,8 +41,9 @@ def main() -> int:
     except BaseException as error:
         sentences = explain(error)
         report(sentences or [traceback.format_exc().rstrip()])
-        close(folder, "; ".join(sentences) or f"{type(error).__name__}: {error}")
-        return 2 if sentences else 1
+        code = 2 if sentences else 1
+        close(folder, "; ".join(sentences) or f"{type(error).__name__}: {error}", code)
+        return code
     finally:
         signals.ignore()
 
@@ -109,7 +110,7 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
     return result
 
 
-def close(folder: Any, reason: str) -> None:
+def close(folder: Any, reason: str, exit_code: int = 1) -> None:
     """Record in run.json why a job ended before it began an attempt; an attempt records its own end."""
     from launcher.run.holder import is_held
     from launcher.run.record import RunRecord
@@ -117,9 +118,8 @@ def close(folder: Any, reason: str) -> None:
     if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):
         return
     record = RunRecord(folder)
-    if record.state == "queued":
-        record.begin_attempt(start_step=record.step, max_steps=record.data["max_steps"], world_size=1, strategy="none")
-        record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])
+    if record.state in ("queued", "preempted"):
+        record.add_failure("failed", exit_code=exit_code, reason=reason)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class RecordHook(BaseHook):
         is_fork = source is not None and not is_own(source, trainer.workspace)
         if source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
-        self.record.start_from(trainer.step)
+        self.record.start_from(trainer.step, str(self.config.get("run", {}).get("resume")))
         changes = [] if source is None else changes_since(source, self.config, self.code)
         for sentence in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", sentence)

@@ -12,7 +12,8 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.run import ranks
-from launcher.run.record_format import read_record
+from launcher.run.provenance import is_restart, slurm_job_id
+from launcher.run.record_format import has_followed, read_record
 from launcher.run.rng import fresh_rng
 
 T = TypeVar("T")
@@ -118,6 +119,8 @@ class Resuming:
         self.store.recover()
         if self.load is None:
             return Choice()
+        if self._was_followed(trainer):
+            return self._newest() or Choice()
         if self.load == "never":
             if self.store.steps():
                 raise ConfigError(
@@ -134,6 +137,16 @@ class Resuming:
             self._refuse_to_start_over(trainer)
             return Choice()
         return newest
+
+    def _was_followed(self, trainer: TrainerView) -> bool:
+        """Whether an earlier start of this SLURM job has done what `run.resume` requests: this one resumes the run."""
+        if self.load in ("latest", "auto") or not is_restart():
+            return False
+        try:
+            attempts = read_record((trainer.workspace or Path()) / "run.json").get("attempts", [])
+        except (OSError, ValueError):
+            return False
+        return has_followed(attempts, str(self.load), slurm_job_id())
 
     def _newest(self) -> Choice | None:
         try:

@@ -24,7 +24,7 @@ from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder, checkpoint_steps
 from launcher.run.lock import RunLock
 from launcher.run.logs import setup_logging
-from launcher.run.provenance import code_state
+from launcher.run.provenance import code_state, is_restart
 from launcher.run.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.run.record import RunRecord
 from launcher.run.record_format import Outcome
@@ -220,30 +220,34 @@ def attempt(record: RunRecord | None, config: DictConfig, ranks: Ranks, trainer:
                 logger.exception("Failed")
             raise
         return
-    was_queued = record.state == "queued"  # the user who submitted it must see that it was refused
+    was_submitted = record.state == "queued" or is_restart()  # nobody reads why it was refused, except in run.json
     begin_attempt(record, config, ranks, trainer.strategy.name)
     end = AttemptEnd(record)
 
+    def step() -> int:
+        """Before training begins, the trainer's step is 0, whatever the run has reached."""
+        return trainer.step if trainer.is_training else record.step
+
     def forced(signum: int, reason: str) -> None:
         name = signal.Signals(signum).name if signum else None
-        end.write("failed", trainer.step, signal=name, exit_code=deadline.CODE, reason=reason)
+        end.write("failed", step(), signal=name, exit_code=deadline.CODE, reason=reason)
 
     with deadline.on_forced_exit(forced):
         try:
             yield
         except signals.Stop as stop:
             name = signal.Signals(stop.signum).name
-            logger.info("Stopped by %s at step %d; the same command resumes from there.", name, trainer.step)
-            end.write("preempted", trainer.step, signal=name, exit_code=int(stop.code or 0))
+            logger.info("Stopped by %s at step %d; the same command resumes from there.", name, step())
+            end.write("preempted", step(), signal=name, exit_code=int(stop.code or 0))
             for line in end_lines(record, config, sys.stdout):
                 logger.info(line)
             raise
         except BaseException as error:
             report_failure(error)
-            if config_error(error) is not None and not trainer.is_training and not was_queued:
+            if config_error(error) is not None and not trainer.is_training and not was_submitted:
                 end.withdraw()
             else:
-                end.fail(error, trainer.step)
+                end.fail(error, step())
             raise
         if trainer.is_paused:
             end.write("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")

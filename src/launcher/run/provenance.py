@@ -24,6 +24,11 @@ def slurm_job_id() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
+def is_restart() -> bool:
+    """Whether SLURM, or the batch script after the loss of a node, has started this job before."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
+
+
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, Any] | None:
     """{"commit": hash, "dirty": bool} of the repository around `folder`; None without one, without git, or
     past `timeout` seconds. Untracked files do not count as dirty. Never raises.

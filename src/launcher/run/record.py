@@ -121,6 +121,22 @@ class RunRecord:
         self._write()
         return number
 
+    def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
+        """Add an attempt that ended before it began: nothing else is known to have changed.
+
+        Raises OSError when the record cannot be written.
+        """
+        self._close_killed()
+        self._add_closed(outcome, reason, exit_code)
+        self.data["state"] = outcome
+        self._write()
+
+    def _add_closed(self, outcome: Outcome, reason: str, exit_code: int | None) -> None:
+        now, number = self._time(), self.attempts[-1].number + 1 if self.attempts else 1
+        attempt = Attempt(number, now, socket.gethostname(), os.getpid(), self.step, now, slurm_job_id(), self.step)
+        attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
+        self.attempts.append(attempt)
+
     def withdraw_attempt(self) -> None:
         """Undo `begin_attempt`: the attempt was refused before it changed anything."""
         try:
@@ -158,18 +174,21 @@ class RunRecord:
             self._close_killed()
             attempt.outcome, attempt.reason = outcome, reason[:500]
             attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
+        elif state == "failed":  # before it began an attempt
+            self._add_closed(outcome, reason, exit_code)
         self.data["state"] = state
         self._write()
 
-    def start_from(self, step: int) -> None:
-        """Correct where the open attempt begins: that may be known only when its checkpoint is loaded.
+    def start_from(self, step: int, resume: str | None = None) -> None:
+        """Correct where the open attempt begins: that may be known only when its checkpoint is loaded. `resume` is the
+        request that it has followed.
 
         Raises ValueError without an open attempt; a write that fails is logged, as in `progress`.
         """
         attempt = self.attempt
         if attempt is None or attempt.outcome is not None:
             raise ValueError("no attempt is open")
-        attempt.start_step = step
+        attempt.start_step, attempt.resume = step, resume
         self._roll_back(step)
         self.progress(step, force=True)
 

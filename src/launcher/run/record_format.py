@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ ATTEMPT_TYPES: dict[str, Any] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
     "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
+    "resume": OPTIONAL_TEXT,
 }  # fmt: skip
 
 
@@ -48,6 +50,8 @@ class Attempt:
     exit_code: int | None = None
     reason: str | None = None
     world_size: int | None = None
+    resume: str | None = None
+    """The value of `run.resume`, once it was followed."""
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -103,3 +107,11 @@ def plain_number(value: float) -> float | str:
     """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
+
+
+def has_followed(attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None) -> bool:
+    """Whether an attempt of this SLURM job has done what this value of `run.resume` requests. The value holds for the
+    first start of a submission alone."""
+    return slurm_job_id is not None and any(
+        one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
+    )

@@ -11,8 +11,11 @@ logger = logging.getLogger("launcher")
 
 
 class Journal:
-    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step"}]}`. `step` is that of the
-    newest checkpoint at the time."""
+    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start", "trained"}]}`.
+
+    `step` is that of the newest checkpoint at the time, `start` the index of the start that was requeued, and `trained`
+    whether it had completed a step.
+    """
 
     def __init__(self, folder: RunFolder, job: str):
         self.path = folder.path / "restarts.json"
@@ -26,8 +29,9 @@ class Journal:
         self.job["starts"].append({"restart": restart, "step": step})
         self._write()
 
-    def requeue(self, cause: str, step: int) -> None:
-        self.job["requeues"].append({"cause": cause, "step": step})
+    def requeue(self, cause: str, step: int, trained: bool = True) -> None:
+        start = len(self.job["starts"]) - 1
+        self.job["requeues"].append({"cause": cause, "step": step, "start": start, "trained": trained})
         self._write()
 
     def count(self, cause: str) -> int:
@@ -35,8 +39,15 @@ class Journal:
         return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """The latest restarts in a row that had no newer checkpoint than the start before them."""
-        steps = [start["step"] for start in self.job["starts"]]
+        """The latest restarts in a row that had no newer checkpoint than the start before them. A start that SLURM
+        ended before it had completed a step had no time to save, and does not count; one that reached its time limit
+        does."""
+        cut_short = {
+            requeue["start"]
+            for requeue in self.job["requeues"]
+            if not requeue["trained"] and requeue["cause"] != "timed out"
+        }
+        steps = [start["step"] for index, start in enumerate(self.job["starts"]) if index not in cut_short]
         same = next((i for i, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
         return max(0, same - 1)
 

@@ -118,6 +118,7 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`,
 		disown "$pid" && kill -KILL "$pid" 2>/dev/null
 		((count >= least)) || break
 		__launcher_before=$(starts)
+		export LAUNCHER_RESTARTED=1
 	done
 	if ((${#lost[@]})); then
 		(trap "" TERM; exec scontrol requeue "${__launcher_job:-$SLURM_JOB_ID}")

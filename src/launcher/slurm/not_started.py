@@ -43,10 +43,7 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
     outcome: Outcome = "cancelled" if cause == "cancelled" else "failed"
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(folder.logs / f"slurm-{job}.log")
-    record.begin_attempt(start_step=record.step, max_steps=record.data["max_steps"], world_size=1, strategy="none")
-    record.end_attempt(
-        outcome, end_step=record.step, exit_code=exit_code, reason=(f"{reason}: {line}" if line else reason)[:500]
-    )
+    record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
 
 
 def last_line(log: Path) -> str:

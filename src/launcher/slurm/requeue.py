@@ -73,6 +73,7 @@ class Requeue:
         self.requested: Cause | None = None
         """Why we have asked SLURM to requeue the job."""
         self.forced = ""
+        self.attempts_before = 0
         self.is_reported = False
 
     @property
@@ -87,7 +88,11 @@ class Requeue:
             SystemExit: the start is refused.
             signals.Stop: the job is already being ended.
         """
-        if self.rank != 0 or self._record().state == "completed":
+        if self.rank != 0:
+            return
+        record = self._record()
+        self.attempts_before = len(record.attempts)
+        if record.state == "completed":
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self.folder.newest_step())
@@ -168,7 +173,7 @@ class Requeue:
             self._revise("cancelled", "the SLURM job was cancelled")
         elif cause == "requeued":
             counted = "preempted" if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION")) else cause
-            journal.requeue(self.requested or counted, self.folder.newest_step())
+            journal.requeue(self.requested or counted, self.folder.newest_step(), self._has_trained())
             self._revise("preempted", "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued")
 
     def _report_silence(self, stop: signals.Stop, error: NoAnswer) -> None:
@@ -184,6 +189,11 @@ class Requeue:
         logger.error("%s.", reason)
         self._revise("failed", reason, exit_code=1)
         return SystemExit(1)
+
+    def _has_trained(self) -> bool:
+        """Whether this start has completed a step: only then can it have saved one."""
+        begun = self._record().attempts[self.attempts_before :]
+        return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 
     def _record(self) -> RunRecord:
         return RunRecord(self.folder)

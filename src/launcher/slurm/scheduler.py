@@ -120,7 +120,10 @@ def job_info(job: str) -> JobInfo:
 
 def parse_job(text: str) -> JobInfo:
     """The line of `scontrol show job -o`."""
-    fields = dict(word.partition("=")[::2] for word in text.split())
+    fields: dict[str, str] = {}
+    for word in text.split():  # the first one counts: what users have written, such as a comment, comes later
+        key, _, value = word.partition("=")
+        fields.setdefault(key, value)
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),

@@ -31,6 +31,7 @@ from launcher.run.folder import RunFolder
 from launcher.run.holder import read_holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
+from launcher.run.record_format import has_followed
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
@@ -151,6 +152,23 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """
     saved = json.loads((folder.path / FROZEN).read_bytes())
     return saved["config"], saved["hydra"]
+
+
+def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """As `frozen`. If the run's newest job has done what `run.resume` requests, it requests the newest checkpoint.
+
+    Raises:
+        OSError, ValueError: the file is missing or broken.
+    """
+    (config, hydra), note = frozen(folder), JobNote.read(folder)
+    resume = str(config["run"].get("resume"))
+    attempts = [asdict(attempt) for attempt in RunRecord(folder).attempts]
+    if note is not None and has_followed(attempts, resume, note.job_id):
+        config["run"]["resume"] = "auto"
+        for hook in config.get("hooks", {}).values():
+            if isinstance(hook, dict) and str(hook.get("load")) == resume:
+                hook["load"] = "auto"
+    return config, hydra
 
 
 def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:

@@ -10,6 +10,8 @@ import torch
 from launcher import BaseHook, CheckpointingHook, JsonlHook, LoggingHook
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.jsonl import drop_lines_after
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
 from support.toy import Toy
 
 
@@ -58,6 +60,29 @@ def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
     Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
     with pytest.raises(ConfigError, match=error):
         Toy([CheckpointingHook(interval=1, load=load)], 2, tmp_path).train()
+
+
+@pytest.mark.parametrize("load", ["never", 1, "step-00000001"])
+@pytest.mark.parametrize(("job", "restarts", "is_followed"), [("6", "1", True), ("6", "0", False), ("7", "1", False)])
+def test_a_request_holds_for_the_first_start_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any, job: str, restarts: str, is_followed: bool
+) -> None:
+    Toy([CheckpointingHook(interval=1, keep_previous=9)], 2, tmp_path).train()
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    record = RunRecord(RunFolder(tmp_path))
+    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
+    record.start_from(0, str(load))
+    record.end_attempt("preempted", end_step=2)
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    trainer = Toy([CheckpointingHook(interval=1, keep_previous=9, load=load)], 3, tmp_path)
+    if load == "never" and not is_followed:
+        with pytest.raises(ConfigError, match=r"run\.resume=never"):
+            trainer.train()
+        return
+    trainer.train()
+    assert trainer.resumed_from is not None
+    assert trainer.resumed_from.name == ("step-00000002" if is_followed else "step-00000001")
 
 
 def test_another_optimizer_is_refused(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "exit_code": 143,
         "reason": None,
         "world_size": 1,
+        "resume": None,
     }
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
 

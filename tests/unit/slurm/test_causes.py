@@ -113,3 +113,9 @@ def test_only_a_committed_checkpoint_counts(tmp_path):
         if name != "step-00000050":
             (folder.checkpoints / name / "manifest.json").touch()
     assert folder.newest_step() == 25
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_a_comment_does_not_change_what_slurm_says(what):
+    comment = " Command=(null) Comment=resubmit if JobState=COMPLETED Restarts=7 BatchFlag=0 EndTime=None"
+    assert parse_job(ANSWERS[what] + comment) == parse_job(ANSWERS[what])

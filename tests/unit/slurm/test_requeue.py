@@ -265,6 +265,45 @@ def test_restarts_without_progress_end(slurm, folder):
     assert end.value.code == 1 and "3 times in a row without a new checkpoint" in state(folder)[1]
 
 
+@pytest.mark.parametrize(
+    ("answer", "trained", "is_refused"),
+    [
+        ("preempted, with a grace", False, False),
+        ("preempted without a grace, REQUEUE", False, False),
+        ("preempted, with a grace", True, True),
+        ("at its time limit", False, True),
+    ],
+)
+def test_only_a_start_that_had_the_time_to_save_is_fruitless(slurm, folder, answer, trained, is_refused):
+    for start in range(4):
+        slurm.answer("killed by hand")
+        policy = Requeue(folder, "6", Budget(max_fruitless_restarts=2), sleep=lambda seconds: None)
+        if is_refused and start == 3:
+            with pytest.raises(SystemExit):
+                policy.begin()
+            assert "3 times in a row" in state(folder)[1]
+            return
+        policy.begin()
+        record = RunRecord(folder)
+        record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
+        record.end_attempt("preempted", end_step=5 if trained else 4, signal="SIGTERM")
+        slurm.answer(answer)
+        slurm.requeue_as("preempted without a grace, REQUEUE")
+        policy.leave(signals.Stop(TERM))
+
+
+def test_a_first_start_that_is_refused_has_a_reason(slurm, folder):
+    folder.record_path.unlink()
+    RunRecord(folder).queue()
+    policy = Requeue(folder, "6", Budget(max_fruitless_restarts=0), sleep=lambda seconds: None)
+    policy.begin()
+    with pytest.raises(SystemExit):
+        policy.begin()
+    outcome, reason = state(folder)
+    assert outcome == "failed" and "without a new checkpoint" in reason
+    assert json.loads(folder.record_path.read_text())["attempts"][-1]["exit_code"] == 1
+
+
 def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
     slurm.answer("preempted, with a grace")
     config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {}})
