@@ -117,3 +117,33 @@ def test_bad_forks_are_refused(outputs: Path, tmp_path: Path) -> None:
     ):
         done = runner.launch(outputs, *SHORT, *words)
         assert done.returncode == 2 and sentence in done.output, done.output
+
+
+def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path: Path) -> None:
+    """Neither its reason to stop nor its patience counts for another run, or for another configuration."""
+    stopping = ["hooks=[default,early_stopping]", "hooks.early_stopping.patience=1", "hooks.early_stopping.min_delta=9"]
+    command = [*SHORT, *stopping, "hooks.evaluation.interval=3", "run.id=source"]
+    assert runner.launch(tmp_path, *command).returncode == 0
+    source = find_run("source", tmp_path)
+    assert source.record["step"] == 3 and source.record["state"] == "completed"
+    again = runner.launch(tmp_path, *command)
+    assert "complete already (step 3)" in again.output, again.output
+
+    words = fork_command(source, ["run.id=forked"], "latest", ())
+    done = runner.launch(tmp_path, *(word for word in words if not word.startswith("paths.outputs=")))
+    forked = find_run("forked", tmp_path)
+    assert done.returncode == 0 and forked.record["step"] == 9, done.output  # 6 is its best, 9 the first without a gain
+    assert (forked.folder.checkpoints / "latest").exists()
+
+    patient = runner.launch(tmp_path, *command, "hooks.early_stopping.patience=2")
+    assert patient.returncode == 0 and find_run("source", tmp_path).record["step"] == 6, patient.output
+    without = [word for word in command if word not in stopping]
+    extended = runner.launch(tmp_path, *without, "trainer.max_steps=15")
+    assert extended.returncode == 0 and find_run("source", tmp_path).record["step"] == 15, extended.output
+    assert [attempt["start_step"] for attempt in find_run("source", tmp_path).attempts] == [0, 3, 6]
+
+
+def test_a_fork_with_nothing_left_to_train_has_a_checkpoint(outputs: Path) -> None:
+    copy = fork(outputs, "12", "run.tag=nothing")
+    assert (copy / "checkpoints" / "latest").resolve().name == "step-00000012"
+    assert json.loads((copy / "run.json").read_text())["checkpoint"] == 12

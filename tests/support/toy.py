@@ -59,9 +59,9 @@ class Recorder(BaseHook):
 class Values(BaseHook):
     """Logs `{"val": ...}` after those steps that it has values for."""
 
-    def __init__(self, values: dict[int, dict[str, Any]]):
-        self.values = values
+    def __init__(self, values: dict[int, dict[str, Any]], group: str = "val"):
+        self.values, self.group = values, group
 
     def on_after_step(self, trainer: Any) -> None:
         if trainer.step in self.values:
-            trainer.log({"val": self.values[trainer.step]})
+            trainer.log({self.group: self.values[trainer.step]})

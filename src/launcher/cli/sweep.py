@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
 from launcher.config.construct import construct
+from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
@@ -27,7 +28,6 @@ from launcher.config.session import returned
 from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
-from launcher.runs.filters import sort
 from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
@@ -220,14 +220,18 @@ def first_line(text: str) -> str:
 
 
 def show_ranking(jobs: Sequence[SweepJob]) -> None:
-    """Print the runs of a sweep that trained, best first, if all have the same best metric."""
+    """Print the runs of a sweep that trained, best first, if all are judged by the same metric and direction."""
     runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
-    metrics = {run.best["metric"] for run in runs if run.best}
-    if len(runs) < 2 or len(metrics) != 1 or any(run.state in ("queued", "running") for run in runs):
+    judged = {run.judged_by for run in runs if run.judged_by is not None}
+    if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):
         return
-    best_first = sort(runs, "best", reverse=runs[0].best_is_most)
-    print(f"Ranked by {metrics.pop()}:")
-    table(best_first, time.time(), terminal_width()).print()
+    if len(judged) > 1:
+        followed = ", ".join(sorted(f"{metric} ({mode})" for metric, mode in judged))
+        print(f"Not ranked, since the runs follow different metrics: {followed}.")
+        return
+    ((metric, mode),) = judged
+    print(f"Ranked by {metric}:")
+    table(ranked(runs, lambda run: run.best.get("value"), mode), time.time(), terminal_width()).print()
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:

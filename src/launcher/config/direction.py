@@ -1,10 +1,18 @@
-"""Whether less or more of a metric is better."""
+"""Which of two values of a metric is better, for all that steers training and ranks runs."""
 
+import math
 import re
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
+from typing import Literal, TypeVar
 
+Mode = Literal["min", "max"]
+T = TypeVar("T")
+
+NOISE = 1e-6
+"""Of the value: a smaller difference is rounding. Another order of summation changes a float32 mean by about 1e-7."""
 LESS_IS_BETTER = {
-    "loss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse", "rmse", "mae", "mape",
+    "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse", "rmse", "mae", "mape",
     "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence", "kl",
     "distance", "regret",
 }  # fmt: skip
@@ -14,13 +22,72 @@ MORE_IS_BETTER = {
     "jaccard", "psnr", "ssim", "r", "score", "reward", "return", "success", "hit", "hits", "mrr", "ndcg", "em",
     "kappa", "mcc", "correlation", "pearson", "spearman", "top",
 }  # fmt: skip
+QUALIFIERS = {
+    "score", "top", "rate", "value", "percent", "pct", "total", "sum", "mean", "avg", "average", "macro", "micro",
+    "weighted", "overall", "all", "ema", "best", "last", "final", "train", "val", "valid", "validation", "dev", "test",
+}  # fmt: skip
+"""They may follow the word that decides, and do not change its direction."""
+PREPOSITIONS = {"at", "of", "per", "to", "until", "by", "for", "from", "in", "on", "over", "under", "vs", "with"}
+NEGATIONS = {"neg", "negative", "negated", "minus", "inv", "inverse", "inverted", "reciprocal", "non", "not", "un"}
 
 
-def direction(metric: str) -> Literal["min", "max"] | None:
-    """Whether less or more of a metric is better, by the last word of its name that says so; None: no word does."""
-    for word in reversed(re.findall(r"[a-z]+", metric.lower())):
-        if word in LESS_IS_BETTER:
-            return "min"
-        if word in MORE_IS_BETTER:
-            return "max"
-    return None
+def direction(metric: str) -> Mode | None:
+    """Whether less or more of a metric is better, by its name; None: the name does not say.
+
+    As in English, the last word of a compound decides (`top1_error`), but for qualifiers (`loss_total`) and what
+    follows a preposition (`recall_at_5`). An unknown word there may turn the meaning round (`accuracy_drop`), and so
+    does a negation (`neg_mse`).
+    """
+    words = re.findall(r"[a-z]+", metric.lower())
+    head = list(takewhile(lambda word: word not in PREPOSITIONS, words))
+    if NEGATIONS & set(words):
+        return None
+    skipped = []
+    while head and head[-1] in QUALIFIERS:
+        skipped.append(head.pop())
+    if head and head[-1] in LESS_IS_BETTER:
+        return "min"
+    is_more = (head and head[-1] in MORE_IS_BETTER) or MORE_IS_BETTER & set(skipped)
+    return "max" if is_more else None
+
+
+def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """Whether a value improves on another by more than rounding, and by more than `min_delta`.
+
+    NaN and infinity never do, and any finite value improves on None.
+    """
+    if not math.isfinite(new):
+        return False
+    if old is None:
+        return True
+    gain = old - new if mode == "min" else new - old
+    return gain > max(min_delta, NOISE * abs(old))
+
+
+def best_index(values: Iterable[float], mode: Mode) -> int | None:
+    """The place of the best value, as training keeps it: of equal ones the first; None: no value is finite."""
+    best, place = None, None
+    for index, value in enumerate(values):
+        if is_better(value, best, mode):
+            best, place = value, index
+    return place
+
+
+def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
+    """The items, the best first; those whose values differ by rounding only keep their order, those without a finite
+    value come last."""
+
+    def finite(item: T) -> float | None:
+        number = value(item)
+        return number if number is not None and math.isfinite(number) else None
+
+    pairs: Sequence[tuple[int, T, float | None]] = [(place, item, finite(item)) for place, item in enumerate(items)]
+    known = [(place, item, number) for place, item, number in pairs if number is not None]
+    known.sort(key=lambda each: each[2], reverse=mode == "max")
+    groups: list[list[tuple[int, T, float]]] = []
+    for each in known:
+        if not groups or is_better(groups[-1][0][2], each[2], mode):
+            groups.append([])
+        groups[-1].append(each)
+    order = [(place, item) for group in groups for place, item, _ in sorted(group, key=lambda each: each[0])]
+    return [item for _, item in order] + [item for _, item, number in pairs if number is None]

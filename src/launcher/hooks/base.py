@@ -95,6 +95,8 @@ class TrainerView(Protocol):
     restored: dict[str, Any] | None
     """Set in `on_restore` by the hook that loads a checkpoint: the state that every `on_load_state_dict` gets."""
     resumed_from: Path | None
+    is_fork: bool
+    """Whether this start is the first of a fork: `resumed_from` is a checkpoint of another run."""
     resumed_rng: dict[str, Any] | None
 
     @property

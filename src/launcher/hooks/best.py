@@ -1,12 +1,11 @@
 """The best value of a logged metric so far."""
 
-import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Literal
 
-from launcher.config.direction import direction
-from launcher.errors import ConfigError
+from launcher.config.direction import direction, is_better
+from launcher.config.metric_names import meant
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
 from launcher.run import ranks
 
@@ -18,7 +17,7 @@ class Best:
     Args:
         metric: its logged name, like `val/loss`.
         mode: whether less or more is better; auto: by the metric's name.
-        min_delta: improvements smaller than this do not count.
+        min_delta: improvements smaller than this do not count, nor do those that are rounding (`is_better`).
         keys: the keys of `metric` and `mode` in the configuration, for messages.
     Raises:
         ConfigError: `mode` is auto, and the name does not show whether less or more is better.
@@ -31,19 +30,17 @@ class Best:
         min_delta: float = 0.0,
         keys: tuple[str, str] = ("metric", "mode"),
     ):
-        self.metric, self.min_delta, self._key = metric, min_delta, keys[0]
-        self.mode = direction(metric) if mode == "auto" else mode
-        if self.mode is None:
+        chosen = direction(metric) if mode == "auto" else mode
+        if chosen is None:
             raise ConfigError(
                 f"{keys[0]}={metric}: the name does not show whether less or more is better; set {keys[1]}=min or "
                 f"{keys[1]}=max."
             )
+        self.metric, self.min_delta, self.mode, self._key = metric, min_delta, chosen, keys[0]
         self.value: float | None = None
         self.step = 0
         self.latest: float | None = None
-        self._was_logged = False
-        self._logged: dict[str, list[str]] = {}
-        """The logged names by group, collected until the metric is among them."""
+        self._was_logged = self._is_restored = self._is_reported = False
 
     def observe(self, records: Mapping[str, Any]) -> bool:
         """Look for the metric in logged records. All ranks must call it for the same groups (`val`, `train`).
@@ -52,45 +49,66 @@ class Best:
             Whether the metric is among them; the same on all ranks.
         """
         group = self.metric.partition("/")[0]
-        numbers = {name: value for name, value in flatten(records).items() if value is not None}
-        if not self._was_logged:
-            for each in {name.partition("/")[0] for name in records}:
-                names = {name for name in numbers if name.partition("/")[0] == each}
-                self._logged[each] = sorted(names.union(self._logged.get(each, ())))
         if not any(name.partition("/")[0] == group for name in records):
             return False
-        self.latest = ranks.broadcast(float(numbers[self.metric]) if self.metric in numbers else None)
+        value = flatten(records).get(self.metric)
+        self.latest = ranks.broadcast(None if value is None else float(value))
         self._was_logged |= self.latest is not None
         return self.latest is not None
 
     def update(self, step: int) -> bool:
-        """Whether the observed value is the best so far; then it is kept. NaN and infinity never are."""
-        if self.latest is None or not math.isfinite(self.latest):
-            return False
-        gain = math.inf if self.value is None else (self.value - self.latest) * (1 if self.mode == "min" else -1)
-        if not gain > self.min_delta:
+        """Whether the observed value is the best so far; then it is kept."""
+        if self.latest is None or not is_better(self.latest, self.value, self.mode, self.min_delta):
             return False
         self.value, self.step = self.latest, step
         return True
 
-    def check(self) -> None:
-        """At a step boundary, when all hooks have logged: the first evaluation must have the metric.
+    def check(self, trainer: Any) -> None:
+        """When a step has logged all that it logs: a metric that cannot come any more ends the run.
 
         Raises:
-            ConfigError: it does not have it, or the metric's group is misspelt.
+            ConfigError: it is misspelled.
         """
-        if self._was_logged or not self._logged:
+        if self._was_logged:
             return
-        group = self.metric.partition("/")[0]
-        similar = [] if group in ("val", "train") else get_close_matches(group, self._logged, n=1)
-        names = self._logged.get(group) or (self._logged[similar[0]] if similar else [])
-        if any(name.endswith("/loss") for name in names):
-            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(names)}.")
+        names = _logged(trainer)
+        if choices := meant(self.metric, names):
+            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}.")
+        has_evaluated = any(name.startswith("val/") for name in names)
+        if has_evaluated and not self._is_reported:
+            self._is_reported = True
+            trainer.logger.warning(
+                "%s=%s: has not been logged so far, unlike %s. If no hook logs it, the run fails at its end.",
+                self._key, self.metric, ", ".join(names),
+            )  # fmt: skip
+
+    def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
+        """When training has reached its end: a metric that was never logged has steered nothing.
+
+        Args:
+            needs_validation: False: a metric of `val` may be missing if there was no evaluation at all.
+        Raises:
+            TrainingError: it was never logged.
+        """
+        names = _logged(trainer)
+        if self._was_logged or not (names or self._is_restored):  # this attempt had nothing left to do
+            return
+        has_group = any(name.startswith("val/") for name in names)
+        if not needs_validation and self.metric.startswith("val/") and not has_group:
+            return
+        logged = f"logged were {', '.join(names)}" if names else "choose one that is"
+        raise TrainingError(f"{self._key}={self.metric}: was never logged, so it has had no effect; {logged}.")
 
     def state(self) -> dict[str, Any]:
-        return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
+        best = {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
+        return best | {"was_logged": self._was_logged}
 
     def load(self, saved: dict[str, Any]) -> None:
         """The best value of another metric or mode is ignored."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
             self.value, self.step = saved["value"], saved["step"]
+            self._was_logged, self._is_restored = saved["was_logged"], True
+
+
+def _logged(trainer: Any) -> list[str]:
+    return sorted(name for name, value in trainer.state.metrics.items() if value is not None)

@@ -113,7 +113,7 @@ class CheckpointingHook(BaseHook):
             self._handlers = handlers if theirs else {}  # `python -m launcher` keeps its handlers until it ends
         self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
-        self.resuming = Resuming(self.store, self.load, self._fork)
+        self.resuming = Resuming(self.store, self.load, self._fork, self.texts.get("config.yaml"))
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
@@ -173,8 +173,6 @@ class CheckpointingHook(BaseHook):
         return gcd(self.interval.steps, self.retention.keep_interval, *self.retention.keep_steps)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self.best is not None:
-            self.best.check()
         signum = trainer.stop_signal
         ends = bool(signum) or trainer.is_last_step or trainer.is_paused
         if ends:
@@ -183,6 +181,16 @@ class CheckpointingHook(BaseHook):
             self._save_unless_broken(trainer, wait=ends)
         if signum:
             self._leave(trainer, signum)
+
+    def on_logged(self, trainer: TrainerView) -> None:
+        if self.best is not None:
+            self.best.check(trainer)
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        if trainer.step > 0 and trainer.step != self.saved_at:  # a fork that had nothing left to train
+            self._save_unless_broken(trainer, wait=True)
+        if self.best is not None:
+            self.best.check_end(trainer, needs_validation=False)
 
     def _is_due(self, trainer: TrainerView) -> bool:
         at_interval = self.interval.is_due(trainer, trainer.step)

@@ -12,10 +12,10 @@ KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
 class EarlyStoppingHook(BaseHook):
     """
     Args:
-        patience: this many values in a row without improvement end the run.
+        patience: this many values in a row without improvement end the run. A fork counts from its first step.
         metric: its logged name.
         mode: whether less or more is better; auto: by the metric's name.
-        min_delta: improvements smaller than this do not count.
+        min_delta: improvements smaller than this do not count; a millionth of the value never does.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class EarlyStoppingHook(BaseHook):
         self.patience = patience
         self.best = Best(metric, mode, min_delta, KEYS)
         self.misses = 0
+        self._reason: str | None = None
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if dry_run or not self.best.observe(records):
@@ -36,19 +37,31 @@ class EarlyStoppingHook(BaseHook):
             self.misses = 0
             return
         self.misses += 1
+        self._stop_if_due(trainer)
+
+    def _stop_if_due(self, trainer: TrainerView) -> None:
         if self.misses >= self.patience and trainer.state.stop_reason is None:
             best = "a finite value" if self.best.value is None else f"{self.best.value:.6g} (step {self.best.step})"
-            reason = f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
-            trainer.logger.info("Step %d: training stops early: %s.", trainer.step, reason)
-            trainer.state.stop(reason)
+            self._reason = f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+            trainer.logger.info("Step %d: training stops early: %s.", trainer.step, self._reason)
+            trainer.state.stop(self._reason)
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        self.best.check()
+    def on_ready(self, trainer: TrainerView) -> None:
+        self._stop_if_due(trainer)
+
+    def on_logged(self, trainer: TrainerView) -> None:
+        self.best.check(trainer)
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        self.best.check_end(trainer)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}
+        if trainer.state.stop_reason == self._reason:
+            # Decided anew in `on_ready`: the next start may have another patience, or no early stopping.
+            state_dict["training_state"]["stop_reason"] = None
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if saved := state_dict.get("early_stopping"):
+        if (saved := state_dict.get("early_stopping")) and not trainer.is_fork:  # a fork has a patience of its own
             self.best.load(saved["best"])
             self.misses = saved["misses"]

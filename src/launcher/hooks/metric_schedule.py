@@ -1,13 +1,18 @@
 """Steps a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
 
+import math
 from typing import Any
 
+from launcher.config.direction import is_better
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 
 
 class MetricScheduleHook(BaseHook):
-    """Calls the scheduler's `step` with each logged value of a metric. All ranks use rank 0's value."""
+    """Calls the scheduler's `step` with each logged value of a metric. All ranks use rank 0's value.
+
+    A value that differs from the best one by rounding only is passed as the best one.
+    """
 
     def __init__(self, metric: Best):
         self.metric = metric
@@ -15,7 +20,23 @@ class MetricScheduleHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.metric.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            scheduler.step(self.metric.latest)
+            scheduler.step(self._without_noise(trainer.step))
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        self.metric.check()
+    def _without_noise(self, step: int) -> float | None:
+        latest, best, mode = self.metric.latest, self.metric.value, self.metric.mode
+        is_gain = self.metric.update(step)
+        is_noise = latest is not None and best is not None and not is_gain and not is_better(best, latest, mode)
+        return best if is_noise and latest is not None and math.isfinite(latest) else latest
+
+    def on_logged(self, trainer: TrainerView) -> None:
+        self.metric.check(trainer)
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        self.metric.check_end(trainer)
+
+    def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        state_dict["metric_schedule"] = self.metric.state()
+
+    def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
+        if saved := state_dict.get("metric_schedule"):
+            self.metric.load(saved)

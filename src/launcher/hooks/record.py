@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.changes import changes_since
-from launcher.hooks.base import AT_LAST, BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord
 from launcher.run.record_format import read_record
@@ -20,6 +20,8 @@ class RecordHook(BaseHook):
 
     def __init__(self, record: RunRecord | None, config: dict[str, Any], code: dict[str, Any]):
         self.record, self.config, self.code = record, config, code
+        self._loss: Any = None
+        self._is_ready = False
 
     def on_ready(self, trainer: TrainerView) -> None:
         if self.record is None:
@@ -29,6 +31,7 @@ class RecordHook(BaseHook):
         if source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
         self.record.start_from(trainer.step, str(self.config.get("run", {}).get("resume")))
+        self._is_ready = True
         changes = [] if source is None else changes_since(source, self.config, self.code)
         for sentence in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", sentence)
@@ -40,15 +43,17 @@ class RecordHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.record is None or dry_run:
             return
-        loss = next((value for name, value in flatten(records).items() if name == "train/loss"), None)
-        self.record.progress(trainer.step, loss=loss, best=_best(trainer))
+        self._loss = flatten(records).get("train/loss", self._loss)
 
-    def called_every(self, event: str) -> int:
-        return AT_LAST
+    def on_logged(self, trainer: TrainerView) -> None:
+        self._note(trainer)  # only now has every hook seen what this step has logged
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self.record is not None and (trainer.is_last_step or trainer.is_paused):
-            self.record.progress(trainer.step, best=_best(trainer))
+    def on_close(self, trainer: TrainerView) -> None:
+        self._note(trainer)
+
+    def _note(self, trainer: TrainerView) -> None:
+        if self.record is not None and self._is_ready:
+            self.record.progress(trainer.step, loss=self._loss, best=_best(trainer))
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from omegaconf import OmegaConf
+
 from launcher.checkpoint.find import damaged, find_checkpoint, request_name
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
@@ -37,10 +39,13 @@ class Resuming:
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
         fork: what the run starts from if it has no checkpoint of its own; None: step 0.
+        config: the run's resolved configuration; None: it has none.
     """
 
-    def __init__(self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None):
-        self.store, self.load, self.fork = store, load, fork
+    def __init__(
+        self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None, config: str | None = None
+    ):
+        self.store, self.load, self.fork, self.config = store, load, fork, config
         self.choice = Choice()
 
     def restore(self, trainer: TrainerView) -> Path | None:
@@ -195,6 +200,15 @@ class Resuming:
         for name in self.store.abandon(-1 if step is None else step):
             trainer.logger.warning(how, trainer.step, name)
 
+    def _is_same(self, stored: StoredCheckpoint) -> bool:
+        """Whether a checkpoint was written under the current configuration, but for what cannot change numbers."""
+        file = stored.path / "config.yaml"
+        if self.config is None or not file.exists():
+            return True
+        from launcher.config.identity import run_id
+
+        return run_id(OmegaConf.load(file)) == run_id(OmegaConf.create(self.config))  # type: ignore[arg-type]
+
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
         if expected != actual:
@@ -203,6 +217,7 @@ class Resuming:
                 f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
                 "new run with run.init_from=<model.safetensors>."
             )
+        trainer.is_fork = self.choice.is_fork
         mine = stored.rank_state(trainer.strategy.ranks.rank)
         same_ranks = stored.manifest.world_size == trainer.strategy.ranks.world_size
         if self.choice.is_fork and self.fork is not None:
@@ -211,6 +226,8 @@ class Resuming:
             state = stored.meta["training_state"]
             trainer.load_training_state(state | {"data_loader": own_position(state, mine if same_ranks else None)})
             trainer.strategy.load(stored)
+        if trainer.state.stop_reason is not None and (self.choice.is_fork or not self._is_same(stored)):
+            trainer.state.stop_reason = None
         for hook in trainer.hooks:
             hook.load_tensors(trainer, stored)
         rank_state = mine or stored.rank_state(0) or {}

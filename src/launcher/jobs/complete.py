@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from launcher.checkpoint.changes import changes_since, stored_sources
 from launcher.checkpoint.find import checkpoint_path, find_checkpoint, request_name
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config import plain_yaml
+from launcher.config.identity import run_id
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
@@ -63,8 +65,12 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 
 
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the command asks a completed run for more steps, or for a rollback that it has not made yet."""
-    if config["trainer"]["max_steps"] > max(record.step, record.data["max_steps"] or 0):
+    """Whether the command asks a completed run for more steps, or for a rollback that it has not made yet; or asks a
+    run that stopped early for another configuration, under which it may train on."""
+    max_steps = config["trainer"]["max_steps"]
+    if max_steps > max(record.step, record.data["max_steps"] or 0):
+        return True
+    if record.step < max_steps and is_changed(config, folder):
         return True
     resume = str(config["run"]["resume"])
     if resume in NEWEST:
@@ -74,6 +80,16 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
         return True
     branch = CheckpointStore(folder.checkpoints).rollbacks()[-1:]
     return request_name(folder.checkpoints, resume) not in (newest.name, *branch)
+
+
+def is_changed(config: Mapping[str, Any], folder: RunFolder) -> bool:
+    """Whether the newest attempt had another configuration, apart from what cannot change the numbers."""
+    file = folder.hydra / "config.yaml"
+    if not file.exists():
+        return False
+    before, now = OmegaConf.load(file), OmegaConf.create(dict(config))
+    assert isinstance(before, DictConfig)
+    return run_id(before) != run_id(now)
 
 
 @cache

@@ -4,6 +4,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -122,6 +123,17 @@ def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredR
         ConfigError: no run has such a key.
     """
     check_keys(runs, [key], "--sort=")
+    if key == "best":  # values of unlike metrics cannot be compared
+
+        def followed(run: StoredRun) -> tuple[bool, str]:
+            return not run.best, str(run.best.get("metric"))
+
+        groups = [list(group) for _, group in groupby(sorted(runs, key=followed), key=followed)]
+        return [run for group in groups for run in _sorted(group, key, reverse)]
+    return _sorted(runs, key, reverse)
+
+
+def _sorted(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
     values = [(value_of(run, key), run) for run in runs]
     missing = [run for value, run in values if value is None or is_nan(value)]
     present = [(rank(value), run) for value, run in values if not (value is None or is_nan(value))]

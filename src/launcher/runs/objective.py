@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.direction import direction
+from launcher.config.direction import best_index, direction, is_better
 from launcher.config.messages import hint
 from launcher.config.session import BASIC_SWEEPER
 from launcher.config.tree import get
@@ -41,9 +41,9 @@ def job_value(config: dict[str, Any], metric: str) -> float:
     curve = curve_of(history, metric)
     if not curve.y:
         raise ConfigError(f"job.objective={metric}: is not logged{hint(metric, history.metrics)}")
-    mode = direction(metric)
-    if mode is None and get(config, "hooks.checkpointing.best_metric") == metric:
-        mode = get(config, "hooks.checkpointing.best_mode")
+    is_best_metric = get(config, "hooks.checkpointing.best_metric") == metric
+    mode = get(config, "hooks.checkpointing.best_mode") if is_best_metric else None
+    mode = mode if mode in ("min", "max") else direction(metric)
     return value(curve, get(config, "job.value") or "best", "max" if mode == "max" else "min")
 
 
@@ -55,12 +55,18 @@ def curve_of(history: History, metric: str) -> Curve:
 
 
 def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """The costs to which no other is at least as good in every objective. Less is better."""
+    """The costs to which no other is at least as good in every objective, and better in one. Less is better."""
     front: set[tuple[float, ...]] = set()
     for own in sorted(set(costs)):  # whatever is better in every objective came earlier
-        if not any(all(a <= b for a, b in zip(other, own, strict=True)) for other in front):
+        if not any(_dominates(other, own) for other in front):
             front.add(own)
     return front
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    pairs = list(zip(one, other, strict=True))
+    is_worse = any(is_better(b, a, "min") for a, b in pairs)
+    return not is_worse and any(is_better(a, b, "min") for a, b in pairs)
 
 
 def value(curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf) -> float:
@@ -68,5 +74,5 @@ def value(curve: Curve, which: Which, mode: Literal["min", "max"], until: float 
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
         return values[-1] if values else math.nan
-    finite = [y for y in values if math.isfinite(y)]
-    return (max if mode == "max" else min)(finite, default=math.nan)
+    place = best_index(values, mode)
+    return math.nan if place is None else values[place]

@@ -6,12 +6,13 @@ import html
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from launcher.config.direction import direction
+from launcher.config.direction import Mode, best_index, direction
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
@@ -98,37 +99,50 @@ def page(data: dict[str, Any], plotly: str) -> str:
     return f"{head}{text}{middle}{plotly}{end}"
 
 
-def report_data(runs: Sequence[StoredRun], metric: str | None = None) -> dict[str, Any]:
+def report_data(
+    runs: Sequence[StoredRun], metric: str | None = None, directions: Mapping[str, Mode] = MappingProxyType({})
+) -> dict[str, Any]:
     """All that the page shows, as JSON has it.
 
+    Args:
+        directions: of metrics; the others' are those of the runs, or follow from the name.
     Raises:
         ConfigError: no run has logged the metric.
     """
-    judged = Counter(str(run.best["metric"]) for run in runs if run.best).most_common(1)
+    judges = [run.judged_by for run in runs if run.judged_by is not None]
+    judged = Counter(name for name, _ in judges).most_common(1)
     first = metric or (judged[0][0] if judged else None)
+    modes = {**modes_of(judges), **directions}
     most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
     rows, pages, logged = differences(list(runs)), [], Counter[str]()
     for run, row in zip(runs, rows, strict=True):
         names = run.history.metrics
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
-        pages.append(described(run, row, candidates, most))
+        pages.append(described(run, row, {name: mode_of(name, modes) for name in candidates}, most))
         del run.history  # of ten thousand runs it does not fit into memory
     metrics = shown_metrics(logged, metric, first)
     for each in pages:
         each["best"] = {name: each["best"].get(name) for name in metrics}
         each["curves"] = {name: each["curves"][name] for name in metrics if name in each["curves"]}
-    mode = direction(metrics[0]) or "min"
-    if metric is None and runs[0].best:
-        mode = "max" if runs[0].best_is_most else "min"
     return {
         "metric": metrics[0],
-        "mode": mode,
+        "mode": mode_of(metrics[0], modes),
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
         "runs": pages,
     }
+
+
+def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
+    """The direction of each metric that runs are judged by: that of most of them."""
+    counts = Counter(judges).most_common()
+    return {metric: mode for (metric, mode), _ in reversed(counts)}
+
+
+def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
+    return modes.get(metric) or direction(metric) or "min"
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
@@ -141,9 +155,11 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
     logged = {name for run in runs for name in run.history.metrics}
     if not logged:
         raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
-    data = report_data(runs, metric or (study.objectives[0] if study.objectives[0] in logged else None))
-    if metric is None:
-        data["mode"] = study.mode
+    modes: dict[str, Mode] = {
+        objective: "max" if each == "maximize" else "min"
+        for objective, each in zip(study.objectives, study.directions, strict=True)
+    }
+    data = report_data(runs, metric or (study.objectives[0] if study.objectives[0] in logged else None), modes)
     rows = {trial.run.label: typed(trial.params) for trial in study.trials if trial.run is not None}
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
@@ -197,9 +213,13 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
     return result
 
 
-def described(run: StoredRun, row: dict[str, str], metrics: Sequence[str], most: int) -> dict[str, Any]:
-    """One run: what differs, its results, its curves and its attempts."""
-    values = {metric: run.history.values(metric) for metric in metrics}
+def described(run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], most: int) -> dict[str, Any]:
+    """One run: what differs, its results, its curves and its attempts.
+
+    Args:
+        modes: the direction of each metric.
+    """
+    values = {metric: run.history.values(metric) for metric in modes}
     return {
         "id": run.id,
         "name": run.name,
@@ -209,7 +229,7 @@ def described(run: StoredRun, row: dict[str, str], metrics: Sequence[str], most:
         "max_steps": run.record.get("max_steps"),
         "started": seconds_of(run.started),
         "parameters": row,
-        "best": {metric: best_of(run, metric, points) for metric, points in values.items()},
+        "best": {metric: best_of(run, points, modes[metric]) for metric, points in values.items()},
         "curves": {metric: curve_of(run, points, most) for metric, points in values.items() if points},
         "restarts": {axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES},
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
@@ -224,13 +244,14 @@ def curve_of(run: StoredRun, points: Sequence[tuple[int, float]], most: int) -> 
     return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {"y": [rounded(y) for _, y in kept]}
 
 
-def best_of(run: StoredRun, metric: str, points: Sequence[tuple[int, float]]) -> dict[str, Any] | None:
-    """The best and the last value of a metric, and the best one's step; None if it was never finite."""
-    finite = [(y, index) for index, y in points if math.isfinite(y)]
-    if not finite:
+def best_of(run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode) -> dict[str, Any] | None:
+    """The best and the last value of a metric, and the best one's step, without the evaluation before the first step;
+    None if it was never finite."""
+    trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
+    place = best_index([y for _, y in trained], mode)
+    if place is None:
         return None
-    is_most = run.best_is_most if run.best.get("metric") == metric else direction(metric) == "max"
-    value, index = (max if is_most else min)(finite, key=lambda pair: pair[0])
+    index, value = trained[place]
     return {"value": rounded(value), "step": run.history.rows[index].get("step"), "last": rounded(points[-1][1])}
 
 

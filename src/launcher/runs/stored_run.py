@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from launcher.config import plain_yaml
-from launcher.config.direction import direction
+from launcher.config.direction import Mode, direction
 from launcher.run.folder import RunFolder
 from launcher.run.history import History
 from launcher.run.holder import is_held
@@ -196,10 +196,13 @@ class StoredRun:
         return best if isinstance(best, dict) else {}
 
     @property
-    def best_is_most(self) -> bool:
-        """Whether more of its best metric is better, by the configuration or the metric's name."""
-        mode = self.values.get("hooks.checkpointing.best_mode")
-        return (mode if mode in ("min", "max") else direction(str(self.best.get("metric")))) == "max"
+    def judged_by(self) -> tuple[str, Mode] | None:
+        """The metric of its best checkpoint, and its direction by the configuration or else by its name."""
+        if not self.best:
+            return None
+        metric, mode = str(self.best.get("metric")), self.values.get("hooks.checkpointing.best_mode")
+        is_most = (mode if mode in ("min", "max") else direction(metric)) == "max"
+        return metric, "max" if is_most else "min"
 
     @cached_property
     def metrics(self) -> dict[str, Value]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.direction import is_better
 from launcher.errors import ConfigError
 from launcher.run.files import expanded
 from launcher.run.history import Curve
@@ -101,12 +102,11 @@ class StoredStudy:
 
     def best_so_far(self) -> list[float]:
         """The best value of the first objective among each completed trial and those before it."""
+        values = [trial.values[0] if trial.is_completed else math.nan for trial in self.trials]
         best: list[float] = []
-        choose = max if self.mode == "max" else min
-        for trial in self.trials:
-            values = [trial.values[0]] if trial.is_completed else []
-            before = [best[-1]] if best and math.isfinite(best[-1]) else []
-            best.append(choose([*before, *values], default=math.nan))
+        for latest in values:
+            before = best[-1] if best and math.isfinite(best[-1]) else None
+            best.append(latest if is_better(latest, before, self.mode) else math.nan if before is None else before)
         return best
 
     @property

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.config.direction import ranked
 from launcher.errors import ConfigError
 from launcher.run.history import is_wide
 from launcher.runs.plot import COLORS, STYLE, plain_text
@@ -81,14 +82,14 @@ def draw_importances(panel: Any, study: StoredStudy) -> None:
 
 def draw_parallel(panel: Any, study: StoredStudy) -> None:
     """A line for each trial through its values; better trials are darker. Each axis has the values that were tried."""
-    trials = [trial for trial in study.trials if math.isfinite(trial.values[0])]
     keys = study.params[:MOST_PARAMS]
-    ranked = sorted(trials, key=lambda trial: -trial.values[0] if study.mode == "max" else trial.values[0])
-    columns = [[trial.params.get(key, "-") for trial in ranked] for key in keys]
-    columns.append([trial.values[0] for trial in ranked])
+    trials = [trial for trial in study.trials if math.isfinite(trial.values[0])]
+    trials = ranked(trials, lambda trial: trial.values[0], study.mode)
+    columns = [[trial.params.get(key, "-") for trial in trials] for key in keys]
+    columns.append([trial.values[0] for trial in trials])
     places = [_places(column) for column in columns]
     for rank, trial_places in reversed(list(enumerate(zip(*places, strict=True)))):
-        shade = 0.15 + 0.75 * rank / max(1, len(ranked) - 1)
+        shade = 0.15 + 0.75 * rank / max(1, len(trials) - 1)
         style = {"color": str(shade), "lw": 0.9} if rank else {"color": COLORS[0], "lw": 1.6}
         panel.plot(range(len(columns)), trial_places, **style)
     for index, column in enumerate(columns):

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from launcher.config.direction import ranked
 from launcher.run.logs import console, is_live_terminal
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
@@ -130,14 +131,10 @@ def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int 
 
 
 def best_first(search: Search) -> list[Trial]:
-    sign = -1 if search.settings.maximizes else 1
-
-    def key(trial: Trial) -> tuple[bool, bool, float, int]:
-        value = trial.values(search.settings)[0]
-        is_open = trial.status(search.settings) != "completed"
-        return is_open, math.isnan(value), 0.0 if math.isnan(value) else sign * value, trial.number
-
-    return sorted(search.trials, key=key)
+    """The completed trials before the others, each the best first."""
+    settings = search.settings
+    trials = ranked(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
+    return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
 
 
 def active_first(search: Search) -> list[Trial]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.config import direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.sweepers.settings import HALVING, Settings
@@ -104,14 +105,7 @@ def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Setting
 def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
     arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
-
-    def key(trial: Trial) -> tuple[float, int]:
-        value = trial.value_at(rung, settings)
-        assert value is not None
-        worst = math.inf if not math.isfinite(value) else -value if settings.maximizes else value
-        return worst, trial.number
-
-    return sorted(arrived, key=key)
+    return direction.ranked(arrived, lambda trial: trial.value_at(rung, settings), settings.mode)
 
 
 def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.direction import ranked
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.history import Curve, History
@@ -151,7 +152,7 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
         for trial in completed
     }
     if len(signs) == 1:
-        return [min(completed, key=lambda trial: (costs[trial.number], trial.number))] if completed else []
+        return ranked(completed, lambda trial: costs[trial.number][0], "min")[:1]
     front = pareto_front(costs.values())
     best: dict[str | None, Trial] = {}
     for trial in completed:

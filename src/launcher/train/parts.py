@@ -89,6 +89,7 @@ class TrainerParts:
         self.context = RunContext()
         self.restored: dict[str, Any] | None = None
         self.resumed_from: Path | None = None
+        self.is_fork = False
         self.resumed_rng: dict[str, Any] | None = None
         self.is_built = False
         self._has_logged = False

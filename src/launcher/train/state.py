@@ -52,6 +52,7 @@ def training_state(trainer: "BaseTrainer") -> dict[str, Any]:
         "skipped_in_row": state.skipped_in_row,
         "epoch": state.epoch,
         "stop_reason": state.stop_reason,
+        "max_steps": state.max_steps,
         "lr_scheduler": scheduler.state_dict() if scheduler is not None else None,
         "grad_scaler": trainer.grad_scaler.state_dict(),
         "data_loader": source.state_dict() if hasattr(source, "state_dict") else None,
@@ -64,7 +65,8 @@ def load_training_state(trainer: "BaseTrainer", saved: dict[str, Any]) -> None:
     state.skipped_steps = saved.get("skipped_steps", 0)
     state.skipped_in_row = saved.get("skipped_in_row", 0)
     state.epoch = saved.get("epoch", 0)
-    state.stop_reason = saved.get("stop_reason")
+    # A run that is extended is asked to train on.
+    state.stop_reason = saved.get("stop_reason") if saved.get("max_steps") == state.max_steps else None
     if trainer.lr_scheduler is not None and saved["lr_scheduler"] is not None:
         trainer.lr_scheduler.load_state_dict(saved["lr_scheduler"])
     if saved["grad_scaler"]:

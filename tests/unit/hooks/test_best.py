@@ -4,12 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from launcher import CheckpointingHook, EarlyStoppingHook, LoggingHook
-from launcher.config.direction import direction
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.best import Best
+from launcher.hooks.metric_schedule import MetricScheduleHook
 from support.toy import Toy, Values
+
+STEERED = (
+    lambda metric: CheckpointingHook(9, best_metric=metric, best_mode="min"),
+    lambda metric: EarlyStoppingHook(metric=metric, mode="min"),
+    lambda metric: MetricScheduleHook(Best(metric, "min", keys=("scheduler.metric", "scheduler.mode"))),
+)
 
 
 def updated(best: Best, value: float, step: int) -> bool:
@@ -26,18 +33,6 @@ def test_best(mode: Any) -> None:
     restored.load(best.state())
     assert (restored.value, restored.step) == (sign * 0.7, 3)
     assert not best.observe({"val": {}}) and not best.observe({"train": {"acc": 1.0}})
-
-
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("val/loss", "min"), ("train/aux/loss_total", "min"), ("val/perplexity", "min"), ("val/top1_error", "min"),
-        ("val/accuracy", "max"), ("val/f1", "max"), ("val/AUC", "max"), ("val/top5", "max"), ("val/bleu4", "max"),
-        ("train/grad_norm", None), ("val/x", None),
-    ],
-)  # fmt: skip
-def test_the_name_implies_the_direction(metric: str, expected: str | None) -> None:
-    assert direction(metric) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,6 +64,79 @@ def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
     with pytest.raises(ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."):
         trainer.train()
     assert trainer.step == 2
+
+
+@pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
+@pytest.mark.parametrize(
+    "metric", ["val_loss", "loss", "accuracy", "eval_loss", "eval/accuracy", "Val/Loss", "val/acc"]
+)
+def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path: Path, metric: str, make: Any) -> None:
+    values = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
+    trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
+    with pytest.raises(ConfigError, match=rf"metric={metric}: is not logged; choose one of .*val/(loss|accuracy)"):
+        trainer.train()
+    assert trainer.step == 2
+
+
+@pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
+def test_a_metric_that_was_never_logged_fails_the_run_at_its_end(
+    tmp_path: Path, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last step is saved before that, and a repeated command fails as well; a pause or a signal before is none."""
+    hooks = lambda: [Values({2: {"loss": 1.0}}), make("my/loss"), CheckpointingHook(9)]  # noqa: E731
+    paused = Toy(hooks(), 3, tmp_path, pause_at=1)
+    paused.train()
+    assert paused.is_paused
+    for _ in range(2):
+        with pytest.raises(TrainingError, match=r"metric=my/loss: was never logged, so it has had no effect"):
+            Toy(hooks(), 3, tmp_path).train()
+    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step-00000003"
+    warnings = [record for record in caplog.records if "has not been logged so far" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+def test_a_default_best_metric_needs_no_validation_set(tmp_path: Path) -> None:
+    Toy([LoggingHook(1), CheckpointingHook(9, best_metric="val/loss")], 2, tmp_path).train()
+    stopping = Toy([LoggingHook(1), EarlyStoppingHook()], 2, tmp_path)
+    with pytest.raises(TrainingError, match=r"hooks.early_stopping.metric=val/loss: was never logged"):
+        stopping.train()
+
+
+@pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
+def test_a_metric_that_is_logged_late_is_no_error(tmp_path: Path, make: Any) -> None:
+    own = Values({3: {"score": 1.0}}, group="own")
+    hooks = lambda: [Values({2: {"loss": 1.0}}), own, make("own/score"), CheckpointingHook(9)]  # noqa: E731
+    Toy(hooks(), 3, tmp_path).train()
+    Toy(hooks(), 3, tmp_path).train()  # has nothing left to log
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_rounding_is_no_improvement(mode: Any) -> None:
+    """169 of 180, as means over batches: the same count with another order of the errors."""
+    best = Best("val/acc", mode)
+    low, high = 0.9388888822661505, 0.9388888862397936
+    first, second = (low, high) if mode == "max" else (high, low)
+    assert updated(best, first, 1) and not updated(best, second, 2)
+    assert best.value == first and best.step == 1
+
+
+def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
+    """With threshold=0, torch counts any gain."""
+
+    class Plateau(Toy):
+        def build_lr_scheduler(self) -> Any:
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, "max", 0.5, patience=1, threshold=0.0)
+
+    def trained(noise: float, max_steps: int, folder: str) -> float:
+        values = Values({step: {"acc": 0.9 + noise * step} for step in range(1, 7)})
+        hooks = [values, MetricScheduleHook(Best("val/acc", "max")), CheckpointingHook(1)]
+        trainer = Plateau(hooks, max_steps, tmp_path / folder)
+        trainer.train()
+        return float(trainer.optimizer.param_groups[0]["lr"])
+
+    assert trained(0.0, 6, "equal") == trained(1e-9, 6, "noise") == 0.025 and trained(1e-3, 6, "gain") == 0.1
+    trained(1e-9, 3, "resumed")
+    assert trained(1e-9, 6, "resumed") == 0.025
 
 
 def test_other_metrics_and_other_groups_are_no_error(tmp_path: Path) -> None:

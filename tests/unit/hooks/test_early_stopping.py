@@ -1,8 +1,13 @@
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launcher import CheckpointingHook, EarlyStoppingHook, LoggingHook
+from launcher import BaseHook, CheckpointingHook, EarlyStoppingHook, LoggingHook
+from launcher.hooks.base import RunContext
+from launcher.run import signals
 from support.toy import Recorder, Toy, Values
 
 
@@ -25,3 +30,76 @@ def test_its_last_steps_and_its_reason_are_logged(tmp_path: Path, caplog: pytest
     Toy([LoggingHook(4), recorder, values, EarlyStoppingHook(patience=1)], 50, tmp_path).train()
     assert [step for step, records in recorder.records if "train" in records] == [4, 5], "the part of an interval too"
     assert "Step 5: training stops early: val/loss has not improved on 1 (step 3) in 1 evaluations." in caplog.text
+
+
+LOSSES = {step: {"loss": loss} for step, loss in enumerate([1.0, 0.5, 0.7, 0.6, 0.55, 0.5, 0.4, 0.3], 1)}
+
+
+class InterruptedValues(Values):
+    """A signal interrupts the evaluation of step 5."""
+
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step < 5:
+            super().on_after_step(trainer)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+            trainer.stop_at_this_boundary()
+
+
+class ResumedValues(Values):
+    """Each resume makes that evaluation again."""
+
+    def on_ready(self, trainer: Any) -> None:
+        self.on_after_step(trainer)
+
+
+@pytest.mark.parametrize("stops", ["at once", "interrupted"])
+@pytest.mark.parametrize(
+    ("patience", "max_steps", "end"),
+    [(None, 8, 8), (None, 7, 7), (5, 8, 8), (5, 7, 7), (3, 8, 5), (4, 7, 6)],
+    ids=["removed, extended", "removed", "more patience, extended", "more patience", "extended", "a little more"],
+)
+def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
+    tmp_path: Path, patience: int | None, max_steps: int, end: int, stops: str
+) -> None:
+    """The same whether a signal came in the step that stopped it, or not."""
+
+    values = Values if stops == "at once" else ResumedValues
+
+    def trainer(patience: int | None, max_steps: int, values: type[Values] = values) -> Toy:
+        stopping = [] if patience is None else [EarlyStoppingHook(patience=patience)]
+        return Toy([values(LOSSES), *stopping, CheckpointingHook(interval=1)], max_steps, tmp_path)
+
+    if stops == "interrupted":
+        signals.install()
+        with pytest.raises(signals.Stop):
+            trainer(3, 7, InterruptedValues).train()
+    first = trainer(3, 7)
+    first.train()
+    assert first.step == 5
+    second = trainer(patience, max_steps)
+    second.train()
+    assert second.step == end
+    assert (second.state.stop_reason is None) == (end == max_steps)
+
+
+class StopAt(BaseHook):
+    """Ends training without a state of its own."""
+
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == 3:
+            trainer.state.stop("enough")
+
+
+@pytest.mark.parametrize(("changed", "end"), [(False, 3), (True, 6)])
+def test_the_reason_of_another_hook_holds_for_the_same_configuration(tmp_path: Path, changed: bool, end: int) -> None:
+    def trained(config: str, max_steps: int = 6) -> Toy:
+        hooks = [StopAt()] if config == "seed: 1\n" else []
+        trainer = Toy([*hooks, CheckpointingHook(interval=1)], max_steps, tmp_path)
+        trainer.context = RunContext(texts={"config.yaml": config})
+        trainer.train()
+        return trainer
+
+    assert trained("seed: 1\n").step == 3
+    assert trained("seed: 2\n" if changed else "seed: 1\n").step == end
+    assert trained("seed: 2\n" if changed else "seed: 1\n", max_steps=7).step == 7  # extended

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from launcher import CheckpointingHook, EvaluationHook, JsonlHook
+from launcher.hooks.record import RecordHook
 from launcher.run import signals
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
 from support.toy import GOOD, Recorder, Toy
 
 
@@ -48,7 +51,7 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at: int) -> None:
-    """Also that of the last step: the run is not complete without it."""
+    """Also that of the last step: the run is not complete without it, and run.json then has its best value."""
 
     class Interrupted(Toy):
         stop_at = -1
@@ -61,17 +64,27 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at
     def trainer(folder: str) -> Interrupted:
         evaluation = EvaluationHook(2, loader=lambda: [torch.ones(4, 2), torch.zeros(1, 2)])
         checkpointing = CheckpointingHook(9, best_metric="val/loss")
-        return Interrupted(
-            [evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)], 4, tmp_path / folder, batches=[GOOD]
-        )
+        record = RunRecord(RunFolder(tmp_path / folder))
+        record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
+        hooks = [RecordHook(record, {}, {}), evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)]
+        return Interrupted(hooks, 4, tmp_path / folder, batches=[GOOD])
 
-    trainer("whole").train()
+    def recorded(trainer: Interrupted) -> Any:
+        (hook,) = (hook for hook in trainer.hooks if isinstance(hook, RecordHook))
+        return None if hook.record is None else hook.record.data["best"]
+
+    for folder in ("whole", "parts"):
+        (tmp_path / folder).mkdir()
+    whole = trainer("whole")
+    whole.train()
     first = trainer("parts")
     first.stop_at = at
     signals.install()
     with pytest.raises(signals.Stop):
         first.train()
-    trainer("parts").train()
+    second = trainer("parts")
+    second.train()
+    assert recorded(second) == recorded(whole) and recorded(whole)["step"] == 4
     lines = [(tmp_path / folder / "metrics.jsonl").read_text() for folder in ("whole", "parts")]
     assert lines[0].replace('"attempt": 1', "") == lines[1].replace('"attempt": 1', "")
     assert [json.loads(line)["step"] for line in lines[0].splitlines()] == [0, 2, 4]

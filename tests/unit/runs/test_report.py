@@ -65,6 +65,25 @@ def test_the_file_has_all_it_needs(runs, sweep, outputs):
     assert (second["curves"]["train/loss"]["step"][0], second["curves"]["train/loss"]["step"][-1]) == (1, LONG)
 
 
+def test_metric_and_direction_are_those_of_the_same_runs(make_run, outputs):
+    """Whichever run comes first: here one that follows another metric, in the other direction."""
+    values = {"0": ("val/f1", 0.9), **{str(n): ("val/loss", n / 10) for n in range(1, 4)}}
+    for number, (metric, value) in values.items():
+        folder = make_run("a", f"bbbb000{number}", best={"metric": metric, "value": value, "step": 1})
+        line = {"step": 1, "time": 1.8e9, "attempt": 1, metric: value}
+        folder.metrics_path.write_text(
+            json.dumps(line) + "\n" + json.dumps(line | {"step": 2, metric: value + 1}) + "\n"
+        )
+    found = find_runs(outputs)
+    for order in (found, found[::-1]):
+        data = report_data(order)
+        assert (data["metric"], data["mode"]) == ("val/loss", "min")
+        assert {run["id"]: (run["best"]["val/loss"] or {}).get("value") for run in data["runs"]} == {
+            "bbbb0000": None, "bbbb0001": 0.1, "bbbb0002": 0.2, "bbbb0003": 0.3
+        }  # fmt: skip
+    assert [report_data(found, name)["mode"] for name in ("val/f1", "val/loss")] == ["max", "min"]
+
+
 def test_it_holds_the_lines_of_one_run_at_a_time(sweep, outputs):
     found = find_runs(outputs)
     assert report_data(found)["metrics"] == ["val/accuracy", "train/loss"]

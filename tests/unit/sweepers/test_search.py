@@ -206,10 +206,10 @@ def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
-    space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
+    space = {"x": CategoricalDistribution(["0.1", "0.2", "0.5"])}
     study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100)
     study.run()
-    assert sorted(trial.params["x"] for trial in study.trials) == ["0.1", "0.2", "0.4"]
+    assert sorted(trial.params["x"] for trial in study.trials) == ["0.1", "0.2", "0.5"]
     assert best_of(study.trials, study.settings)[0].params == {"x": "0.2"}
 
 

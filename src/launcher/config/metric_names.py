@@ -1,0 +1,38 @@
+"""Logged names that a misspelled metric may mean."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SYNONYMS = {
+    "valid": "val", "validation": "val", "eval": "val", "evaluation": "val", "dev": "val",
+    "training": "train", "acc": "accuracy",
+}  # fmt: skip
+
+
+def meant(metric: str, logged: Iterable[str]) -> list[str]:
+    """The names to choose from instead of a metric that has not been logged; none if it may still come.
+
+    It cannot come if its group (`val`) has logged its loss without it, or if it is a logged name in other words:
+    `val_loss`, `eval/loss` and `loss` are `val/loss`. A hook of the user's own may log anything else later.
+    """
+    names = sorted(logged)
+    group = metric.partition("/")[0]
+    groups = {name.partition("/")[0] for name in names}
+    own = _of_group(group, names)
+    if group not in groups:
+        wanted = _words(metric)
+        own = [name for name in names if _words(name)[-len(wanted) :] == wanted]
+    if group not in groups and not own:
+        similar = get_close_matches(group, groups - {group}, n=1)
+        own = _of_group(similar[0], names) if similar else []
+    return own if group not in groups or any(name.endswith("/loss") for name in own) else []
+
+
+def _of_group(group: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.partition("/")[0] == group]
+
+
+def _words(name: str) -> list[str]:
+    words = re.findall(r"[a-z]+|\d+", name.lower())
+    return [SYNONYMS.get(word, word) for word in words]
