@@ -1,5 +1,6 @@
 import pytest
 
+from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
@@ -24,7 +25,8 @@ def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
 def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
     config = {"run": {"dir": str(outputs / "gpt" / "1a2b0000")}, "seed": 3}
     hydra = {"overrides": {"task": ["seed=3"]}, "runtime": {"choices": {"model": "gpt"}, "config_sources": []}}
-    folder = freeze(config, hydra, JobNote("/s/job-0.sh"))
+    folder = RunFolder(outputs / "gpt" / "1a2b0000")
+    freeze(folder, config, hydra, JobNote("/s/job-0.sh"))
     folder.hydra.mkdir()
     (folder.hydra / "config.yaml").write_text("seed: 1")  # an earlier attempt's
     run = StoredRun.read(folder.path)
