@@ -182,9 +182,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self._body()
-        while self.owner.mode == "no uploads":
-            time.sleep(0.05)
-        if self._is_up():
+        if self.owner.mode == "no uploads":
+            while self.owner.mode == "no uploads":
+                time.sleep(0.05)
+            self.close_connection = True
+        elif self._is_up():
             self.owner.files[self.path] = body
             self._reply({})
 

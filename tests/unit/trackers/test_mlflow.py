@@ -73,12 +73,14 @@ def killed_at(number: int, after: bool):
             def call(*args, **options):
                 nonlocal calls
                 calls += 1
-                if calls == number and not after:
+                is_here = calls == number  # before `calls` counts those that this one makes
+                if is_here and not after:
                     raise Killed
-                result = method(*args, **options)
-                if calls == number:
-                    raise Killed
-                return result
+                try:
+                    return method(*args, **options)
+                finally:
+                    if is_here:
+                        raise Killed
 
             return call
 
@@ -93,26 +95,34 @@ def log_attempt(run: WrittenRun, attempt: int) -> None:
         run.log(step, **times, **{"train/loss": 1 / (1 + step)})
 
 
-def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, monkeypatch):
+def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, monkeypatch, tmp_path):
     import mlflow.tracking
 
-    run.folder.export.mkdir()
-    (run.folder.export / "model.safetensors").write_bytes(b"weights")
     options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
-    for attempt in range(2, 80):
-        log_attempt(run, attempt)
+    for number in range(60):
+        mine = WrittenRun(tmp_path / "name" / f"run{number:04}")
+        mine.folder.export.mkdir()
+        (mine.folder.export / "model.safetensors").write_bytes(b"weights")
+        log_attempt(mine, 1)
+        was_killed = False
         with monkeypatch.context() as patched:
-            patched.setattr(mlflow.tracking, "MlflowClient", killed_at(attempt // 2, after=attempt % 2 == 1))
+            patched.setattr(mlflow.tracking, "MlflowClient", killed_at(1 + number // 2, after=number % 2 == 1))
             try:
-                mirror(run, "completed", **options)
+                mirror(mine, "completed", **options)
             except Killed:
-                continue
-        break
-    stored = only_run(client)
-    assert attempt > 10 and stored.info.status == "FINISHED"
-    for key in ("train/loss", "train/step_time"):
-        assert [each.step for each in client.get_metric_history(stored.info.run_id, key)] == [0, 10, 20]
-    assert len(client.search_model_versions("name='classifier'")) == 1
+                was_killed = True
+        log_attempt(mine, 2)
+        mirror(mine, "completed", **options)
+        mine.lock.release()
+        runs = client.search_runs(["1"], f"attributes.run_name = 'name/{mine.folder.path.name}'")
+        (stored,) = [each.info for each in runs]
+        assert stored.status == "FINISHED"
+        for key in ("train/loss", "train/step_time"):
+            assert [each.step for each in client.get_metric_history(stored.run_id, key)] == [0, 10, 20], number
+        assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
+        if not was_killed:
+            break
+    assert not was_killed and number > 30
 
 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
