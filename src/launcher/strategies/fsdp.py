@@ -1,6 +1,6 @@
 """Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`); weights are gathered for their block."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, Literal
@@ -25,6 +25,8 @@ from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
 Dtype = Literal["fp32", "bf16"]
+PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
+"""Optimizers that use operators which torch does not implement for sharded tensors."""
 
 
 class FsdpStrategy(NativeStrategy):
@@ -113,7 +115,13 @@ class FsdpStrategy(NativeStrategy):
             with same_draws():
                 model = self._from_host(build_model)
         # Only now: sharding has replaced the model's parameters.
-        self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
+        optimizer = build_optimizer(model)
+        if isinstance(optimizer, PLAIN_TENSORS_ONLY):
+            raise ConfigError(
+                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use another optimizer, or "
+                "strategy=ddp."
+            )
+        self.attach(model, optimizer, self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
         self._same_use = SameUse(model, units, self.name) if self.ranks.world_size > 1 else None
         return self.model, self.optimizer
@@ -125,6 +133,7 @@ class FsdpStrategy(NativeStrategy):
         if self.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
         units = shard_units(model, self.min_params)
+        check_shardable(model, units)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.sharding == "full_shard", **options)
         # Parameters outside of units are used at both ends of the model: freeing them in between saves nothing.
@@ -208,6 +217,41 @@ class FsdpStrategy(NativeStrategy):
             self._syncs = enabled
             self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return NULL
+
+
+def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
+    """Check the model for what `fully_shard` does not support.
+
+    Args:
+        units: the modules that are sharded one by one, inner ones first.
+
+    Raises:
+        ConfigError: a parameter has no dimensions, or the trained parameters of a unit have several dtypes.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    for p in model.parameters():
+        if not p.dim():
+            raise ConfigError(
+                f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which has no dimensions; give it the "
+                "shape [1], or use strategy=ddp."
+            )
+    sharded: set[int] = set()
+    for unit in (*units, model):
+        own = [p for p in unit.parameters() if id(p) not in sharded]
+        sharded |= set(map(id, own))
+        trained = [p for p in own if p.requires_grad]
+        other = next((p for p in trained if p.dtype != trained[0].dtype), None)
+        if other is not None:
+            first = trained[0]
+            raise ConfigError(
+                f"model: strategy=fsdp shards parameters of one dtype together, but {names[id(first)]} is "
+                f"{dtype_name(first)} and {names[id(other)]} is {dtype_name(other)}; convert one of them, or use "
+                "strategy=ddp."
+            )
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 Slot = tuple[nn.Module, str]
