@@ -177,6 +177,21 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     return result | {"last": trainer.step, "taken": taken}
 
 
+def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
+    """What each change of the configuration is rejected with, over a copy of `source`'s newest checkpoint."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    sentences = {}
+    for change in ("optimizer=sgd", "optimizer=lion", "model.dim=32", "model.num_layers=4"):
+        trainer = build(Path(folder), [*overrides, change, "scheduler.max_steps=9"], Journal())
+        try:
+            trainer.restore()
+            sentences[change] = "nothing"
+        except ConfigError as error:
+            sentences[change] = str(error)
+        trainer.strategy.teardown()
+    return sentences
+
+
 def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
     """Hashes of the tensors that hooks read from a copy of `source`'s newest checkpoint."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)

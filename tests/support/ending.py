@@ -12,14 +12,13 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from launcher.jobs.training import attempt
+from launcher.jobs.attempt import AttemptLog
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
-from launcher.run.ranks import Ranks
 from launcher.run.record import RunRecord
 from launcher.slurm.requeue import guarded
 
@@ -80,10 +79,12 @@ def seconds_left() -> float:
 
 def work() -> None:
     at_forced_exit("its end is recorded, forced")
-    record = RunRecord(folder, check_lock=reach_record)
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, is_training=True)
+    log = AttemptLog(config, folder, on_begin=lambda: None)
+    log.record = RunRecord(folder, check_lock=reach_record)
+    log.trainer = trainer = cast(Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0))
     try:
-        with attempt(record, config, Ranks(), trainer):
+        with log.recorded():
+            log.begin()
             at_forced_exit("it begins")
             deadline.arm(None, seconds_left)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -148,6 +148,9 @@ class CheckpointingHook(BaseHook):
             if is_own and self.best.value is not None and self.best.step == trainer.step:
                 self.store.link(BEST, step_name(trainer.step))  # killed between this save and its link
 
+    def on_ready(self, trainer: TrainerView) -> None:
+        self.resuming.abandon_later(trainer)
+
     # ------------------------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.best is None or dry_run:

@@ -70,9 +70,11 @@ class EvaluationHook(BaseHook):
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
         return bool(self._batches)
 
-    def on_ready(self, trainer: TrainerView) -> None:
+    def on_before_train(self, trainer: TrainerView) -> None:
         if not self.open():
             trainer.logger.info("There is no validation set, so there are no val/ metrics.")
+
+    def on_ready(self, trainer: TrainerView) -> None:
         missed = trainer.step > 0 and self._is_due(trainer)
         if missed or (trainer.step == 0 and self.at_start):
             self._evaluate(trainer)

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import orjson
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten, to_number
 from launcher.run import ranks
-from launcher.run.files import fsync_file, replace_file
+from launcher.run.files import fsync_file, replace_file, unused
 from launcher.run.folder import place_of
 from launcher.trackers.lines import dropped_path
 
@@ -187,13 +186,13 @@ def drop_lines_after(path: Path, step: int) -> int:
     except FileNotFoundError:
         return 0
     except IsADirectoryError:
-        os.rename(path, aside := _unused(path))
+        os.rename(path, aside := unused(path))
         logger.error("%s is a folder: renamed to %s.", path, aside.name)
         return 0
     lines = content.splitlines(keepends=True)
     steps = [_step_of(line) for line in lines]
     if any(number is None for number in steps[:-1]) or (lines and steps[-1] is None and not lines[-1].startswith(b"{")):
-        replace_file(aside := _unused(path), content)
+        replace_file(aside := unused(path), content)
         logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
     kept = [line for line, number in zip(lines, steps, strict=True) if number is not None and number <= step]
     if len(kept) < len(lines):
@@ -244,12 +243,6 @@ def _step_of(line: bytes) -> float | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return step if isinstance(step, (int, float)) else None
-
-
-def _unused(path: Path) -> Path:
-    """A name beside `path` for a damaged file."""
-    names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
-    return next(name for name in names if not name.exists())
 
 
 def encoded(line: dict[str, Any]) -> str:

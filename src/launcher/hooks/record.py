@@ -1,5 +1,6 @@
 """Updates `run.json` during training, and reports what has changed since the checkpoint."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,30 @@ from launcher.run.record_format import read_record
 
 
 class RecordHook(BaseHook):
-    """
+    """The first hook whose `on_ready` is called: everything is restored then, and nothing is written yet.
+
     Args:
-        record: None on ranks other than 0.
         config: the current resolved configuration, as a plain dict.
         code: the current git state and versions.
+        begin: writes that the attempt has begun.
     """
 
-    def __init__(self, record: RunRecord | None, config: dict[str, Any], code: dict[str, Any]):
-        self.record, self.config, self.code = record, config, code
+    record: RunRecord | None = None
+    """Set on rank 0 before training."""
+
+    def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
+        self.config, self.code, self.begin = config, code, begin
         self._loss: Any = None
         self._is_ready = False
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self.record is None:
-            return
         source = trainer.resumed_from
         is_fork = source is not None and not is_own(source, trainer.workspace)
-        if source is not None and is_fork:
+        if self.record is not None and source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
-        self.record.start_from(trainer.step, str(self.config.get("run", {}).get("resume")))
+        self.begin()
+        if self.record is None:
+            return
         self._is_ready = True
         changes = [] if source is None else changes_since(source, self.config, self.code)
         for sentence in changes:

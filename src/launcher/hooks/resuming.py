@@ -10,7 +10,7 @@ from launcher.checkpoint.find import damaged, find_checkpoint, request_name
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.run import ranks
@@ -60,12 +60,16 @@ class Resuming:
         if checkpoint is None:
             return None
         trainer.resumed_from = checkpoint
-        is_own = checkpoint.parent == self.store.root
-        if self.choice.requested is not None:
-            self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None))
         how = "Forked" if self.choice.is_fork else "Resuming"
         trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
+
+    def abandon_later(self, trainer: TrainerView) -> None:
+        """After a rollback, set later checkpoints aside. Called once nothing can reject the start any more."""
+        if self.choice.requested is None:
+            return
+        is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
+        self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None))
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
         self.choice = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
@@ -93,21 +97,29 @@ class Resuming:
         older checkpoint, which overwrites everything that was loaded.
 
         Raises:
-            ConfigError: the user named this checkpoint, so no other may be taken.
+            ConfigError: it does not fit; or it is damaged, and the user named it, so no other may be taken.
         """
-        problem = None
+        problem = misfit = None
         try:
             self._restore(trainer, StoredCheckpoint(path))
         except CorruptCheckpoint as error:
             problem = error.problem
-        problems = [text for text in ranks.all_gather(problem) if text is not None]
+        except TrainingError as error:
+            misfit = str(error)
+        outcomes = ranks.all_gather((problem, misfit))
+        key, value = "run.resume", str(self.load)
+        if self.choice.is_fork and self.fork is not None:
+            key, value = KEY, self.fork.source
+        if misfits := [text for _, text in outcomes if text is not None]:
+            raise ConfigError(
+                f"{key}={value}: {path} does not fit this configuration: {misfits[0]} Use the configuration that it "
+                "was trained with, or start another run, perhaps from its weights (run.init_from=...)."
+            )
+        problems = [text for text, _ in outcomes if text is not None]
         if not problems:
             return True
         damage = CorruptCheckpoint(path.name, problems[0])
         if self.choice.requested is not None:
-            key, value = (
-                (KEY, self.fork.source) if self.choice.is_fork and self.fork else ("run.resume", str(self.load))
-            )
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)

@@ -73,7 +73,7 @@ class SamplesHook(BaseHook):
                 "method, choose model=gpt, or leave the hook out."
             )
 
-    def on_ready(self, trainer: TrainerView) -> None:
+    def on_before_train(self, trainer: TrainerView) -> None:
         self._vocabulary = len(next_scores(trainer, [0]))
         self._tokens = [self._encoded(prompt) for prompt in self.prompts]
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 
@@ -35,6 +36,12 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write `data` in place of the file at `path` (see `replacing`)."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def unused(path: Path) -> Path:
+    """A name next to `path` for a damaged file."""
+    names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def fsync_folder(path: Path) -> None:

@@ -133,6 +133,21 @@ class RunFolder:
                 "use another folder for runs with paths.outputs=DIR."
             ) from error
 
+    @contextmanager
+    def being_read(self) -> Iterator[None]:
+        """
+        Raises:
+            ConfigError: a read within failed.
+        """
+        try:
+            yield
+        except OSError as error:
+            name = error.filename or self.path
+            raise ConfigError(
+                f"run.dir='{self.path}': {name} cannot be read ({error.strerror}); move it away, or start another run "
+                "of the same configuration with run.tag=again."
+            ) from error
+
     def create(self) -> "RunFolder":
         """Create the folder and its `logs`. The others are created by whoever writes them."""
         self.logs.mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,17 @@ class _IgnoresOSErrors:
             super().handleError(record)  # type: ignore[misc]
 
 
+class _Keeping(logging.Handler):
+    """Keeps records in memory for a file that is not to be written yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 class _FileHandler(_IgnoresOSErrors, logging.FileHandler):
     pass
 
@@ -142,15 +153,20 @@ class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
     pass
 
 
-def setup_logging(file: Path | None, rank: int = 0) -> None:
+def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and warnings to the
     screen. A rank that our own command started leaves the screen to rank 0: its file gets everything it prints.
 
     Each call replaces the handlers of the previous call: every run of a sweep has its own file.
+
+    Args:
+        keep: also keep the lines in memory, for the file that the next call names: a start that is rejected must not
+            write a log.
     """
-    root = logging.getLogger()
+    root, kept = logging.getLogger(), []
     for old in [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]:
         root.removeHandler(old)
+        kept += old.records if isinstance(old, _Keeping) and file is not None else []
         old.close()
     screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
     handlers, is_diverted = [screen], False
@@ -160,12 +176,16 @@ def setup_logging(file: Path | None, rank: int = 0) -> None:
             _divert(file)
         else:
             handlers.append(_FileHandler(file, delay=True))
+    if keep:
+        handlers.append(_Keeping())
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
     for handler in handlers:
         prefix = f"[rank {rank}] " if rank else ""
         handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
+    for record in kept:
+        handlers[-1].handle(record)  # the file's, also where the screen is diverted to it
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
 

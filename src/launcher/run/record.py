@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.run import metrics
-from launcher.run.files import replace_file
+from launcher.run.files import replace_file, unused
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
 from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, plain_number, read_record
@@ -60,7 +60,8 @@ class RunRecord:
             "logged": None,
         }
         self.attempts: list[Attempt] = []
-        self._before: bytes | None = None
+        self._damage: str | None = None
+        """What is wrong with the file, until it is set aside and replaced."""
         self._load()
 
     @property
@@ -77,6 +78,11 @@ class RunRecord:
         """The newest attempt."""
         return self.attempts[-1] if self.attempts else None
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next attempt."""
+        return self.attempts[-1].number + 1 if self.attempts else 1
+
     def begin_attempt(
         self,
         *,
@@ -84,18 +90,18 @@ class RunRecord:
         max_steps: int,
         world_size: int,
         strategy: str,
+        resume: str | None = None,
         code: str | os.PathLike[str] | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is
-        on it. `code` is the folder whose git state is recorded (default: the working directory). Raises
+        on it. `resume` is the request (`run.resume`) that it has followed. `code` is the folder whose git state is recorded (default: the working directory). Raises
         OSError when the record cannot be written.
         """
         now = self._time()
-        self._before = self.path.read_bytes() if self.path.exists() else None
         self._close_killed()
-        number = self.attempts[-1].number + 1 if self.attempts else 1
+        number = self.next_number
         self._roll_back(start_step)
         self.attempts.append(
             Attempt(
@@ -106,6 +112,7 @@ class RunRecord:
                 slurm_job_id=slurm_job_id(),
                 start_step=start_step,
                 world_size=world_size,
+                resume=resume,
             )
         )
         self.data.update(
@@ -132,20 +139,10 @@ class RunRecord:
         self._write()
 
     def _add_closed(self, outcome: Outcome, reason: str, exit_code: int | None) -> None:
-        now, number = self._time(), self.attempts[-1].number + 1 if self.attempts else 1
+        now, number = self._time(), self.next_number
         attempt = Attempt(number, now, socket.gethostname(), os.getpid(), self.step, now, slurm_job_id(), self.step)
         attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
         self.attempts.append(attempt)
-
-    def withdraw_attempt(self) -> None:
-        """Undo `begin_attempt`: the attempt was refused before it changed anything."""
-        try:
-            if self._before is None:
-                self.path.unlink(missing_ok=True)
-            else:
-                replace_file(self.path, self._before)
-        except OSError as error:  # must not hide why the attempt was refused
-            logger.warning("%s could not be written: %s", self.path, error)
 
     def queue(self) -> None:
         """Note that the run waits for a scheduler. Raises OSError when the record cannot be written."""
@@ -178,19 +175,6 @@ class RunRecord:
             self._add_closed(outcome, reason, exit_code)
         self.data["state"] = state
         self._write()
-
-    def start_from(self, step: int, resume: str | None = None) -> None:
-        """Correct where the open attempt begins: that may be known only when its checkpoint is loaded. `resume` is the
-        request that it has followed.
-
-        Raises ValueError without an open attempt; a write that fails is logged, as in `progress`.
-        """
-        attempt = self.attempt
-        if attempt is None or attempt.outcome is not None:
-            raise ValueError("no attempt is open")
-        attempt.start_step, attempt.resume = step, resume
-        self._roll_back(step)
-        self.progress(step, force=True)
 
     def progress(
         self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False
@@ -279,14 +263,9 @@ class RunRecord:
             data = read_record(self.path)
         except FileNotFoundError:
             return
-        except ValueError as error:
-            aside = self.path.with_name(self.path.name + ".damaged")
-            os.replace(self.path, aside)
+        except (ValueError, IsADirectoryError) as error:
+            self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
             self.data["step"] = self.folder.newest_step()
-            logger.warning(
-                "%s is damaged (%s): set aside as %s; the run is at step %d, by its checkpoints.",
-                self.path, error, aside.name, self.step,
-            )  # fmt: skip
             return
         self.attempts = [Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES}) for old in data.pop("attempts", [])]
         self.data = {**self.data, **data}
@@ -294,10 +273,22 @@ class RunRecord:
     def _write(self) -> None:
         if self.check_lock is not None:
             self.check_lock()
+        if self._damage is not None:
+            self._set_aside(self._damage)
         self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
         replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
         self.written_at = self.clock()
+
+    def _set_aside(self, damage: str) -> None:
+        """Keep a damaged file under another name, rather than when it is read: a reader may not write."""
+        aside = unused(self.path)
+        os.replace(self.path, aside)
+        self._damage = None
+        logger.warning(
+            "%s is damaged (%s): set aside as %s; the run is at step %d, by its checkpoints.",
+            self.path, damage, aside.name, self.step,
+        )  # fmt: skip
 
     def _time(self) -> str:
         return iso(self.clock())

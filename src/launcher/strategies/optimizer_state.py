@@ -47,7 +47,8 @@ def optimizer_snapshot(
                     tensors[f"{names[id(p)]}/{key}"] = value.detach()
                 else:
                     values[f"{names[id(p)]}/{key}"] = value
-        groups.append({"settings": settings, "params": [names[id(p)] for p in group["params"]], "values": values})
+        params = [names[id(p)] for p in group["params"]]
+        groups.append({"optimizer": type(optimizer).__name__, "settings": settings, "params": params, "values": values})
     return tensors, groups
 
 
@@ -62,7 +63,7 @@ def load_optimizer(
     out to be damaged while it was read.
 
     Raises:
-        TrainingError: the optimizer has other parameters or another number of groups than the checkpoint.
+        TrainingError: it is another optimizer than the checkpoint's, or has other parameters or groups.
     """
     check_groups(optimizer, groups)
     names = _names(model, optimizer)
@@ -106,13 +107,18 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """
     Raises:
-        TrainingError: the checkpoint has another number of groups.
+        TrainingError: the checkpoint was written with an optimizer of another class, or another number of groups. The
+            state of one class may load into another: what it then computes is neither.
     """
-    if len(groups) != len(optimizer.param_groups):
-        raise TrainingError(
-            f"The optimizer has {len(optimizer.param_groups)} parameter groups, the checkpoint {len(groups)}: "
-            "it was written with another optimizer. run.init_from loads only its weights."
-        )
+    own = [type(optimizer).__name__] * len(optimizer.param_groups)
+    stored = [entry["optimizer"] for entry in groups]
+    if own != stored:
+        now, before = (f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}" for names in (own, stored))
+        raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
+
+
+def _groups(count: int) -> str:
+    return "1 group" if count == 1 else f"{count} groups"
 
 
 def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:

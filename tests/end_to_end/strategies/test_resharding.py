@@ -25,6 +25,12 @@ READERS = {
 }
 PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
 """Ranks that are started one group after the other, and whether they write, read or both: starting is what costs."""
+MISFITS = {
+    "optimizer=sgd": "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups.",
+    "optimizer=lion": "The optimizer is Lion, 2 groups",
+    "model.dim=32": "shape (19, 16) in the checkpoint",
+    "model.num_layers=4": "the checkpoint does not have it",
+}
 STEPS = 3
 CHAIN = ("fsdp x2", "none", "ddp x3")
 """Two ranks wrote, one took it up and wrote again, three go on from there."""
@@ -47,6 +53,10 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
         for writer, reader in pairs:
             paths = {"source": str(root / writer), "folder": str(root / f"{writer}-{reader}")}
             tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
+        for reader in readers:
+            paths = {"source": str(root / "none"), "folder": str(root / f"misfits-{reader}")}
+            tasks.append(("misfits", {**paths, "overrides": READERS[reader][1]}))
+            pairs.append(("misfits", reader))
         if (count, acts) == PHASES[-1]:
             paths = {"source": str(root / f"{CHAIN[0]}-{CHAIN[1]}"), "folder": str(root / "chain")}
             tasks.append(("loaded", {**paths, "overrides": ["strategy=ddp"], "steps": STEPS + 2}))
@@ -54,6 +64,14 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
         results = together(count, root / f"phase-{number}", tasks)
         found |= dict(zip(pairs, results[len(writers) :], strict=True))
     return found
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_does_not_fit_is_refused_on_all_ranks(read: dict[tuple[str, ...], list[Any]], reader: str) -> None:
+    for sentences in read["misfits", reader]:
+        assert sentences == read["misfits", reader][0]
+        for change, why in MISFITS.items():
+            assert "does not fit this configuration: " in sentences[change] and why in sentences[change]
 
 
 @pytest.mark.parametrize("writer", WRITERS)

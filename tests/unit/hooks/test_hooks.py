@@ -1,14 +1,16 @@
 """What is kept of a tiny training: lines of metrics and checkpoints."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from launcher import BaseHook, CheckpointingHook, JsonlHook, LoggingHook
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError
 from launcher.hooks.jsonl import drop_lines_after
 from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
@@ -70,8 +72,7 @@ def test_a_request_holds_for_the_first_start_of_a_job(
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 2, tmp_path).train()
     monkeypatch.setenv("SLURM_JOB_ID", "6")
     record = RunRecord(RunFolder(tmp_path))
-    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
-    record.start_from(0, str(load))
+    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none", resume=str(load))
     record.end_attempt("preempted", end_step=2)
     monkeypatch.setenv("SLURM_JOB_ID", job)
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
@@ -85,14 +86,75 @@ def test_a_request_holds_for_the_first_start_of_a_job(
     assert trainer.resumed_from.name == ("step-00000002" if is_followed else "step-00000001")
 
 
-def test_another_optimizer_is_refused(tmp_path: Path) -> None:
-    class Other(Toy):
-        def build_optimizer(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.model.parameters())
+OPTIMIZERS = {
+    "AdamW": torch.optim.AdamW,
+    "Adam": torch.optim.Adam,
+    "SGD": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "Adagrad": torch.optim.Adagrad,
+    "NAdam": torch.optim.NAdam,
+    "LBFGS": torch.optim.LBFGS,
+}
 
-    Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
-    with pytest.raises(TrainingError, match="parameter groups"):
-        Other([CheckpointingHook(interval=1)], 2, tmp_path).train()
+
+@pytest.mark.parametrize("second", OPTIMIZERS)
+@pytest.mark.parametrize("first", OPTIMIZERS)
+def test_another_optimizer_is_refused_and_its_settings_are_kept(tmp_path: Path, first: str, second: str) -> None:
+    class Trained(Toy):
+        optimizer_of = first
+
+        def build_optimizer(self) -> torch.optim.Optimizer:
+            return OPTIMIZERS[self.optimizer_of](self.model.parameters(), lr=0.1 if self.optimizer_of == first else 0.2)
+
+    class Other(Trained):
+        optimizer_of = second
+
+    Trained([CheckpointingHook(interval=1)], 1, tmp_path).train()
+    other = Other([CheckpointingHook(interval=1)], 2, tmp_path)
+    names = [OPTIMIZERS[name](nn.Linear(1, 1).parameters(), lr=1.0).__class__.__name__ for name in (first, second)]
+    if names[0] == names[1]:
+        other.train()
+        expected = OPTIMIZERS[first](nn.Linear(1, 1).parameters(), lr=0.1).param_groups[0]
+        kept = other.optimizer.param_groups[0]
+        assert kept["initial_lr"] == 0.1
+        assert all(kept[key] == value for key, value in expected.items() if key not in ("params", "lr"))
+        return
+    with pytest.raises(
+        ConfigError, match=rf"The optimizer is {names[1]}, 1 group; .* written with {names[0]}, 1 group"
+    ):
+        other.train()
+
+
+class Fewer(Toy):
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters())
+
+
+class Wider(Toy):
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 1))
+
+
+class Deeper(Toy):
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(*super().build_model(), nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("load", ["latest", "1", "must"])
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Fewer, "AdamW, 1 group; .* AdamW, 4 groups"),
+        (Wider, r"shape \(2, 2\) in"),
+        (Deeper, "3.weight: the checkpoint"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, other: type[Toy], why: str, load: str) -> None:
+    Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(ConfigError, match=f"run.resume={load}: .*does not fit this configuration: .*{why}"):
+        other([CheckpointingHook(interval=1, load=load)], 5, tmp_path).train()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, "nothing was abandoned"
 
 
 @pytest.mark.parametrize("bad", [{"interval": 0}, {"interval": 1, "exit_code": "none"}])

@@ -16,9 +16,14 @@ from support.toy import Toy, Values
 
 def train(folder: RunFolder, max_steps: int, config: dict[str, Any]) -> RunRecord:
     record = RunRecord(folder)
-    record.begin_attempt(start_step=record.step, max_steps=max_steps, world_size=1, strategy="none")
+
+    def begin() -> None:
+        record.begin_attempt(start_step=trainer.step, max_steps=max_steps, world_size=1, strategy="none")
+
+    recorder = RecordHook(config, {"git": "1"}, begin)
+    recorder.record = record
     hooks = [
-        RecordHook(record, config, {"git": "1"}),
+        recorder,
         Values({2: {"loss": 0.25}}),
         LoggingHook(interval=1),
         CheckpointingHook(interval=1, best_metric="val/loss"),

@@ -176,20 +176,6 @@ def test_rolling_back_forgets_what_came_after(folder, clock):
     assert on_disk(folder)["best"] is None
 
 
-def test_the_first_step_of_an_attempt_may_be_known_late(folder, clock):
-    record = open_record(folder, clock)
-    begin(record)
-    record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
-    begin(record, start_step=50)
-    record.start_from(20)
-    data = on_disk(folder)
-    assert (data["step"], data["loss"], data["best"]) == (20, None, None)
-    assert data["attempts"][1]["start_step"] == 20
-    record.end_attempt("failed", end_step=20)
-    with pytest.raises(ValueError, match="no attempt is open"):
-        record.start_from(0)
-
-
 DAMAGED = {
     "empty": b"",
     "cut off": b'{"id": ',

@@ -115,7 +115,7 @@ def test_a_resumed_run_has_every_value(model: type[nn.Module], tmp_path: Path) -
 
 
 def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"layer\.bias: .*cannot be resumed"):
+    with pytest.raises(ConfigError, match=r"layer\.bias: .*cannot be resumed"):
         trained(Deaf, tmp_path, 2, 4)
 
 

@@ -64,7 +64,12 @@ class EngineState:
                 tensors[name], parts[name] = values, Part(shape, (start,))
 
         groups: list[dict[str, Any]] = [
-            {"settings": {key: value for key, value in group.items() if key != "params"}, "params": names, "values": {}}
+            {
+                "optimizer": type(self.optimizer).__name__,
+                "settings": {key: value for key, value in group.items() if key != "params"},
+                "params": names,
+                "values": {},
+            }
             for group, names in zip(self.optimizer.param_groups, self.members, strict=True)
         ]
         for slot in self.slots if self.stage or self.rank == 0 else ():

@@ -1,0 +1,235 @@
+"""One attempt at a run: from which moment on it writes, and how its end is recorded in run.json.
+
+Nothing of a run is written before every reason to reject the command has been checked: the trainer is built, the lock
+is held, and the checkpoint is restored and fits. Then `begin` writes `.hydra/`, `run.json` and the logs, and starts the
+trackers. An attempt that crashes earlier is recorded too; one that is rejected leaves everything as it was.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.explain import unwrapped
+from launcher.config.resolve import resolved_yaml
+from launcher.errors import config_error
+from launcher.jobs.summary import end_lines
+from launcher.run import deadline, signals
+from launcher.run.files import fsync_file, replacing
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
+from launcher.run.logs import setup_logging
+from launcher.run.provenance import is_restart
+from launcher.run.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
+from launcher.run.record import RunRecord
+from launcher.run.record_format import Outcome
+from launcher.train.build import logger
+from launcher.train.composed import Trainer
+
+
+class AttemptLog:
+    """Keeps run.json true about one attempt.
+
+    Args:
+        on_begin: called on rank 0 once the attempt has begun.
+    """
+
+    def __init__(self, config: DictConfig, folder: RunFolder, on_begin: Callable[[], None]):
+        self.config, self.folder, self.on_begin = config, folder, on_begin
+        self.ranks = Ranks.from_env()
+        self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
+        self.record: RunRecord | None = None
+        """On rank 0, while it holds the lock."""
+        self.has_begun = self._is_restored = False
+        self.trainer: Trainer | None = None
+        self._end, self._has_ended = threading.Lock(), False
+
+    # ------------------------------------------------------------------------------------------------------- its begin
+    def take(self, trainer: Trainer) -> None:
+        """Lock the run for this trainer.
+
+        Raises:
+            ConfigError: another process is on the run, or its folder cannot be written. Every rank raises it.
+        """
+        number = on_main(self._acquire)
+        self.trainer = trainer
+        trainer.context.attempt = broadcast(number)
+        if self.lock is not None:
+            trainer.context.check_lock = self.lock.check
+
+    def _acquire(self) -> int:
+        assert self.lock is not None
+        self.lock.acquire()
+        with self.folder.being_read():
+            self.record = RunRecord(self.folder, check_lock=self.lock.check)
+        return self.record.next_number
+
+    def begin(self) -> None:
+        """Write that the attempt has begun. All ranks call it.
+
+        Raises:
+            ConfigError: the disk is full or read-only. Every rank raises it.
+        """
+        on_main(lambda: self._begin(self.trainer))
+        self.has_begun = self._is_restored = True
+        setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
+        if self.ranks.is_main:
+            self.on_begin()
+
+    def _begin(self, trainer: Trainer | None) -> None:
+        """
+        Args:
+            trainer: restored; None: the attempt crashed before.
+        """
+        assert self.record is not None
+        try:
+            with self.folder.being_written():
+                self.folder.create()
+                with hydra_record(self.config, self.folder):
+                    self.record.begin_attempt(
+                        start_step=self.record.step if trainer is None else trainer.step,
+                        max_steps=self.config.trainer.max_steps,
+                        world_size=self.ranks.world_size,
+                        strategy=strategy_name(self.config) if trainer is None else trainer.strategy.name,
+                        resume=None if trainer is None else str(self.config.run.get("resume")),
+                    )
+        except BaseException:
+            for empty in (self.folder.hydra, self.folder.logs):
+                with suppress(OSError):  # it was there before, with content
+                    empty.rmdir()
+            raise
+
+    # --------------------------------------------------------------------------------------------------------- its end
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Within this context, an attempt ends in run.json as it ended. The lock is held until its end."""
+        try:
+            with deadline.on_forced_exit(self._forced):
+                try:
+                    yield
+                except signals.Stop as stop:
+                    self._stopped(stop)
+                    raise
+                except BaseException as error:
+                    report_failure(error)
+                    self._failed(error)
+                    raise
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+    def end(self, outcome: Outcome, step: int, **details: Any) -> None:
+        """Write the outcome on rank 0. The main thread and a forced exit may both come to write it: the first one does,
+        and the other waits until it is written."""
+        with self._end:
+            if self.record is None or not self.has_begun or self._has_ended:
+                return
+            self._has_ended = True
+            try:
+                self.record.end_attempt(outcome, end_step=step, **details)
+            except OSError as error:  # must not hide why the attempt ended
+                logger.error("%s could not be written: %s.", self.record.path, error.strerror)
+
+    def _stopped(self, stop: signals.Stop) -> None:
+        if not (self.has_begun and self.record is not None):
+            return
+        name = signal.Signals(stop.signum).name
+        logger.info("Stopped by %s at step %d; the same command resumes from there.", name, self._step)
+        self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
+        for line in end_lines(self.record, self.config, sys.stdout):
+            logger.info(line)
+
+    def _failed(self, error: BaseException) -> None:
+        code = 1 if config_error(error) is None else 2
+        if self.lock is None:
+            if code == 1:
+                logger.exception("Failed")
+            return
+        error = unwrapped(error)
+        # Another rank's error, if this one only follows from it.
+        reason = reported_failure() or f"{type(error).__name__}: {error}"
+        if not self._is_begun_for(code):
+            self._rejected(reason, code)
+            return
+        if code == 1:
+            logger.error("Failed at step %d: %s", self._step, reason)
+        self.end("failed", self._step, exit_code=code, reason=reason[:500])
+
+    def _rejected(self, reason: str, code: int) -> None:
+        """Record the reason where nobody reads the sentence: on SLURM, at a first or later start of a job."""
+        if self.record is None or not (self.record.state == "queued" or is_restart()):
+            return
+        try:
+            self.record.add_failure("failed", reason=reason, exit_code=code)
+        except OSError as error:  # must not hide why it was rejected
+            logger.error("%s could not be written: %s.", self.record.path, error.strerror)
+
+    def _is_begun_for(self, code: int) -> bool:
+        """Whether an error can be recorded: a crash before the attempt has begun lets it begin now."""
+        if self.has_begun or code == 2:
+            return self.has_begun
+        try:
+            if self.record is None:
+                self._acquire()
+            self._begin(None)
+            self.has_begun = True
+            setup_logging(self.folder.log_path(), 0)
+        except Exception as error:  # must not hide the first one
+            logger.error("%s could not be written: %s", self.folder.record_path, error)
+        return self.has_begun
+
+    def _forced(self, signum: int, reason: str) -> None:
+        if self.record is not None and self._is_begun_for(deadline.CODE):
+            name = signal.Signals(signum).name if signum else None
+            self.end("failed", self._step, signal=name, exit_code=deadline.CODE, reason=reason)
+
+    @property
+    def _step(self) -> int:
+        if self.trainer is not None and self._is_restored:
+            return self.trainer.step
+        return self.record.step if self.record is not None else 0
+
+
+def strategy_name(config: DictConfig) -> str:
+    return str(config.strategy._target_).rpartition(".")[2]
+
+
+@contextmanager
+def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[None]:
+    """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read them: written when
+    the context begins, and put in place at its end, unless it raises."""
+    from hydra.core.hydra_config import HydraConfig
+
+    texts = {"config.yaml": resolved_yaml(config)}
+    if HydraConfig.initialized():
+        hydra = HydraConfig.get()
+        texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)
+        texts["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": hydra}))
+    folder.hydra.mkdir(exist_ok=True)
+    with ExitStack() as files:
+        for name, text in texts.items():
+            temporary = files.enter_context(replacing(folder.hydra / name))
+            temporary.write_text(text)
+            fsync_file(temporary)
+        yield
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep while waiting for another machine's lock, for up to half a minute in all; stop on a signal."""
+    time.sleep(seconds)
+    signals.check()
+
+
+def give_up(reason: str) -> None:
+    """Exit at once: another process has taken this run over, so nothing more may be written."""
+    print(reason, file=sys.stderr, flush=True)
+    for child in multiprocessing.active_children():  # data workers
+        child.kill()
+    os._exit(1)
