@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -223,6 +224,49 @@ def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
     assert record(tmp_path) == before
     over = launch(tmp_path, *command, "run.resume=never")
     assert over.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 0, over.output
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is paused, and one that is complete."""
+    outputs = tmp_path_factory.mktemp("two")
+    for name, more in (("paused", "trainer.pause_at=20"), ("complete", "trainer.max_steps=20")):
+        done = launch(outputs, *REFUSED, f"run.id={name}", *COMMON, more)
+        assert done.returncode == 0, done.output
+    return outputs
+
+
+REFUSED = (*DIGITS, "run.name=refused", "hooks.checkpointing.keep_previous=9")
+OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
+"""They must not get into the run's configuration."""
+
+
+@pytest.mark.parametrize("name", ["paused", "complete"])
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["run.resume=99"], "run.resume=99: .*has no such checkpoint"),
+        (["run.resume=never"], "run.resume=never: "),
+        (["optimizer=sgd"], "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups"),
+        (["model.hidden_dim=16"], "The weights do not fit the model: "),
+        (["model.hidden_dim=16", "run.resume=15"], "run.resume=15: .*The weights do not fit the model: "),
+        (["strategy=ddp", "dispatch.nproc=2", "hooks.evaluation.max_samples=1"], "max_samples=1: is fewer"),
+        (["strategy=ddp", "dispatch.nproc=2", "optimizer=lion"], "The optimizer is Lion, 2 groups"),
+    ],
+    ids=str,
+)
+def test_a_refused_command_leaves_a_run_as_it_was(
+    two_runs: Path, name: str, overrides: list[str], sentence: str
+) -> None:
+    def content() -> dict[str, bytes | None]:
+        paths = sorted(two_runs.rglob("*"))
+        return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
+
+    before = content()
+    done = launch(two_runs, *REFUSED, f"run.id={name}", *COMMON, *OTHER, *overrides)
+    assert done.returncode == 2 and "Traceback" not in done.output, done.output
+    assert re.search(sentence, done.output.splitlines()[-1]), done.output
+    assert content() == before
 
 
 @pytest.fixture(scope="module")
