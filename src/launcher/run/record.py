@@ -95,9 +95,9 @@ class RunRecord:
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
-        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is
-        on it. `resume` is the request (`run.resume`) that it has followed. `code` is the folder whose git state is recorded (default: the working directory). Raises
-        OSError when the record cannot be written.
+        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
+        `resume` is the request (`run.resume`) that it has followed, `code` the folder whose git state is recorded
+        (default: the working directory). Raises OSError when the record cannot be written.
         """
         now = self._time()
         self._close_killed()

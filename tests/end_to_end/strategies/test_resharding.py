@@ -41,6 +41,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("resharding")
 
 
+def place(root: Path, name: str) -> str:
+    """A folder for a run, which is the same run wherever it is copied to."""
+    return str(root / name / "name" / "id")
+
+
 @pytest.fixture(scope="module")
 def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
     """What each rank of each reader had from each writer's checkpoint."""
@@ -49,16 +54,16 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
         writers = [name for name, (n, _) in WRITERS.items() if n == count and "w" in acts]
         readers = [name for name, (n, _) in READERS.items() if n == count and "r" in acts]
         pairs = [(writer, reader) for writer in WRITERS for reader in readers]
-        tasks: list[Task] = [("saved", {"folder": str(root / one), "overrides": WRITERS[one][1]}) for one in writers]
+        tasks: list[Task] = [("saved", {"folder": place(root, one), "overrides": WRITERS[one][1]}) for one in writers]
         for writer, reader in pairs:
-            paths = {"source": str(root / writer), "folder": str(root / f"{writer}-{reader}")}
+            paths = {"source": place(root, writer), "folder": place(root, f"{writer}-{reader}")}
             tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
         for reader in readers:
-            paths = {"source": str(root / "none"), "folder": str(root / f"misfits-{reader}")}
+            paths = {"source": place(root, "none"), "folder": place(root, f"misfits-{reader}")}
             tasks.append(("misfits", {**paths, "overrides": READERS[reader][1]}))
             pairs.append(("misfits", reader))
         if (count, acts) == PHASES[-1]:
-            paths = {"source": str(root / f"{CHAIN[0]}-{CHAIN[1]}"), "folder": str(root / "chain")}
+            paths = {"source": place(root, f"{CHAIN[0]}-{CHAIN[1]}"), "folder": place(root, "chain")}
             tasks.append(("loaded", {**paths, "overrides": ["strategy=ddp"], "steps": STEPS + 2}))
             pairs.append(CHAIN)
         results = together(count, root / f"phase-{number}", tasks)
@@ -76,7 +81,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(read: dict[tuple[str, ...], l
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_value_is_written_once(root: Path, read: dict[tuple[str, ...], list[Any]], writer: str) -> None:
-    found = stored(str(root / writer))
+    found = stored(place(root, writer))
     assert found["written"] == found["numel"]
     assert any(name.endswith("exp_avg") for name in found["numel"])
 
@@ -86,7 +91,7 @@ def test_every_value_is_written_once(root: Path, read: dict[tuple[str, ...], lis
 def test_tensors_are_equal_to_the_bit(
     root: Path, read: dict[tuple[str, ...], list[Any]], writer: str, reader: str
 ) -> None:
-    expected = stored(str(root / writer))["tensors"]
+    expected = stored(place(root, writer))["tensors"]
     for rank in read[writer, reader]:
         assert rank["tensors"] == expected
         assert (rank["step"], rank["samples"], rank["last"]) == (STEPS, STEPS * 12, STEPS + 1)
@@ -94,7 +99,11 @@ def test_tensors_are_equal_to_the_bit(
 
 def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
     """Of the whole batch each sample is some rank's, once, however many ranks there were and are."""
-    sets = {pair: sorted(sample for rank in ranks for sample in rank["taken"]) for pair, ranks in read.items()}
+    sets = {
+        pair: sorted(sample for rank in ranks for sample in rank["taken"])
+        for pair, ranks in read.items()
+        if pair[0] in WRITERS
+    }
     last = sets.pop(CHAIN)
     expected = sets["none", "none"]
     assert len(expected) == len(set(expected)) == 12
@@ -103,8 +112,8 @@ def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]
 
 
 def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], list[Any]]) -> None:
-    between = stored(str(root / f"{CHAIN[0]}-{CHAIN[1]}"))["tensors"]
-    assert between != stored(str(root / CHAIN[0]))["tensors"], "the one rank has trained"
+    between = stored(place(root, f"{CHAIN[0]}-{CHAIN[1]}"))["tensors"]
+    assert between != stored(place(root, CHAIN[0]))["tensors"], "the one rank has trained"
     for rank in read[CHAIN]:
         assert rank["tensors"] == between
         assert (rank["step"], rank["samples"], rank["last"]) == (STEPS + 1, (STEPS + 1) * 12, STEPS + 2)
