@@ -66,7 +66,9 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at
         checkpointing = CheckpointingHook(9, best_metric="val/loss")
         record = RunRecord(RunFolder(tmp_path / folder))
         record.begin_attempt(start_step=record.step, max_steps=4, world_size=1, strategy="none")
-        hooks = [RecordHook(record, {}, {}), evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)]
+        recorder = RecordHook({}, {}, lambda: None)
+        recorder.record = record
+        hooks = [recorder, evaluation, checkpointing, JsonlHook(clock=lambda: 0.0)]
         return Interrupted(hooks, 4, tmp_path / folder, batches=[GOOD])
 
     def recorded(trainer: Interrupted) -> Any:
