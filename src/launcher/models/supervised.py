@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,8 +21,11 @@ class Supervised(Model):
             target [B, ...]; "mse" and "bce" (binary cross entropy, predictions before the sigmoid): predictions and
             target of the same shape, where a last axis of 1 may be left out of the target.
     Raises:
-        ConfigError: `module` is not a `torch.nn.Module`.
+        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts its labels.
     """
+
+    _may_shift = True
+    """The first loss of a module that computes it has not been checked yet."""
 
     def __init__(self, module: nn.Module, loss: Literal["cross_entropy", "mse", "bce"] = "cross_entropy"):
         super().__init__()
@@ -30,6 +34,9 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
+        # Known to transformers without a forward pass, which may be compiled.
+        if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith("LMHeadModel"):
+            raise shifted(module)
         self.module = module
         self.loss = loss
 
@@ -68,6 +75,8 @@ class Supervised(Model):
         if isinstance(count, Tensor):  # a mean over no label would be NaN
             batch = {**batch, "labels": targets.masked_fill(count == 0, 0)}
         result = self.module(**batch)
+        loss: Any
+        logits: Any
         loss, logits = (
             result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
             for name in ("loss", "logits")
@@ -78,9 +87,12 @@ class Supervised(Model):
                 f"model.module={type(self.module).__name__}: returned no `loss` for a batch of {keys}; return it, or "
                 "use batches (input, target)."
             )
+        predicts_labels = logits is not None and isinstance(count, Tensor) and logits.shape[:-1] == targets.shape
+        if predicts_labels and self._may_shift and not torch.compiler.is_compiling():
+            self._may_shift = not tells_shift(self.module, loss, logits, targets)
         if isinstance(count, Tensor):
             loss = loss * (count > 0)
-        if logits is None or not isinstance(count, Tensor) or logits.shape[:-1] != targets.shape:
+        if not predicts_labels:
             return loss, {}
         records: Records = {"accuracy": accuracy(logits, targets)}
         return loss, records | outputs(self, logits, targets)
@@ -104,6 +116,39 @@ class Supervised(Model):
         if callable(own):
             return list(own())
         return longest_list(self.module)
+
+
+@torch.no_grad()
+def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
+    """Compare a module's loss with the losses of shifted and of unshifted labels.
+
+    A module that predicts the next token counts labels [B, T] from the second one on, and its logits [B, T, classes]
+    at t belong to the label at t + 1. Neither the number of targets nor the accuracy is known here then.
+
+    Returns:
+        Whether the batch could tell them apart: a later batch need not be checked.
+
+    Raises:
+        ConfigError: the loss is the loss of shifted labels.
+    """
+    if labels.ndim != 2 or labels.shape[1] < 2 or not bool((labels[:, 1:] != -100).any()):
+        return labels.ndim != 2
+    own = cross_entropy(logits.float().flatten(0, -2), labels.flatten())
+    next_token = cross_entropy(logits[:, :-1].float().flatten(0, -2), labels[:, 1:].flatten())
+    if torch.isclose(own, next_token, rtol=1e-2):
+        return False
+    if torch.isclose(loss.float(), next_token, rtol=1e-3):
+        raise shifted(module)
+    return True
+
+
+def shifted(module: nn.Module) -> ConfigError:
+    name = type(module).__name__
+    return ConfigError(
+        f"model.module={name}: it shifts its labels by one token, so its targets and its accuracy would be counted "
+        "wrongly; use model=huggingface or model=pretrained for models of transformers, or return no loss and shift "
+        "the targets in the dataset."
+    )
 
 
 def longest_list(module: nn.Module) -> list[nn.Module]:

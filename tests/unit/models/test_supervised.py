@@ -111,3 +111,48 @@ def test_a_module_that_returns_its_loss_gets_dict_batches():
 def test_a_module_that_returns_no_loss_for_a_dict_batch_is_refused():
     with pytest.raises(ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"):
         Supervised(OwnLoss())({"features": torch.randn(4, 3)})
+
+
+class Tagger(nn.Module):
+    """Returns the loss of its labels [B, T], shifted by one token or not."""
+
+    def __init__(self, shift: bool):
+        super().__init__()
+        self.layer, self.shift = nn.Embedding(7, 7), shift
+
+    def forward(self, input_ids, labels):
+        logits = self.layer(input_ids)
+        wanted, given = (labels[:, 1:], logits[:, :-1]) if self.shift else (labels, logits)
+        return {"loss": F.cross_entropy(given.flatten(0, 1), wanted.flatten()), "logits": logits}
+
+
+@pytest.mark.parametrize("masked", [0, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_module_that_shifts_its_labels_is_rejected_at_its_first_loss(masked: int, training: bool) -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 7, (4, 9))
+    batch = {"input_ids": tokens, "labels": tokens.clone()}
+    batch["labels"][:, :masked] = -100
+    with pytest.raises(ConfigError, match=r"^model\.module=Tagger: it shifts its labels by one token"):
+        Supervised(Tagger(shift=True)).train(training)(batch)
+    loss, records = Supervised(Tagger(shift=False)).train(training)(batch)
+    assert loss > 0 and "accuracy" in records
+
+
+def test_shift_is_looked_for_until_a_batch_can_show_it() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 7, (4, 9))
+    model = Supervised(Tagger(shift=True))
+    with torch.no_grad():
+        model({"input_ids": tokens, "labels": torch.full((4, 9), -100)})
+    with pytest.raises(ConfigError, match="it shifts its labels"):
+        model({"input_ids": tokens, "labels": tokens})
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_causal_model_of_transformers_is_rejected_when_it_is_built(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = getattr(transformers, name)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
+    with pytest.raises(ConfigError, match=rf"^model\.module={name}: .*use model=huggingface or model=pretrained"):
+        Supervised(kind(kind.config_class(**sizes)))
