@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds
+from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds, test_only
 from launcher.slurm.size import Size
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -236,7 +237,9 @@ class SlurmDispatch:
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         before = signals.install()
         try:
-            report(runs, self.submit(runs, code))
+            due = self.submit(runs, code)
+            self.warn(due, code)
+            report(runs, due)
             if self.wait:
                 from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
 
@@ -290,7 +293,22 @@ class SlurmDispatch:
         count = min(len(runs), 1000) if len(runs) > 1 else None
         text = script.text(folder / "job-0.sh", count, self.array_parallelism)
         print(text, flush=True)
-        newest = runs[0].folder.checkpoints / "latest"
-        size = sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None
-        problems = [f"! {sentence}" for sentence in findings(script, text, size)]
+        problems = [f"! {sentence}" for sentence in (*self._problems(script, runs[0], None), *test_only(text))]
         print("\n".join(problems or ["# No problems found."]), flush=True)
+
+    def warn(self, due: Sequence[SubmittedRun], code: Path | None = None) -> None:
+        """Print the problems that `dry_run` shows.
+
+        Args:
+            due: the runs that were submitted.
+            code: as in `submit`.
+        """
+        for run in due[:1]:
+            for sentence in self._problems(self._script(run, []), run, code):
+                print(f"! {sentence}", file=sys.stderr, flush=True)
+
+    def _problems(self, script: Script, run: SubmittedRun, code: Path | None) -> Iterator[str]:
+        newest = run.folder.checkpoints / "latest"
+        yield from findings(script, sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None)
+        if self.snapshot and code is None and (sentence := snapshot.not_copied()):
+            yield sentence

@@ -127,8 +127,8 @@ def seconds(time: str | int | None) -> float | None:
     return parts[0] * 60.0 + (parts[1] if len(parts) == 2 else 0)
 
 
-def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str]:
-    """The problems of a submission, one sentence each; SLURM's own test comes last.
+def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
+    """The problems of a submission that SLURM does not refuse, one sentence each.
 
     Args:
         state_bytes: size of a checkpoint of the run; None: it has none.
@@ -165,10 +165,9 @@ def findings(script: Script, text: str, state_bytes: int | None) -> Iterator[str
     if names := scheduler.leaked():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         yield f"{shown}: set by a job around this command; the new job will not see them."
-    yield from _test_only(text)
 
 
-def _test_only(text: str) -> Iterator[str]:
+def test_only(text: str) -> Iterator[str]:
     """`sbatch --test-only`: nothing is submitted."""
     try:
         with scheduler.clean_environment():

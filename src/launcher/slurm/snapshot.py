@@ -5,43 +5,40 @@ import os
 import shlex
 import shutil
 import subprocess
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError
 
 VARIABLE = "LAUNCHER_SNAPSHOT"
+MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+SHOWN = 3
+"""At most this many files that are not copied are named."""
 
 
 def take(folder: Path) -> Path:
     """Copy the repository of the current folder, with its submodules, to `folder`; returns `folder`.
 
-    `snapshot.json` has the commits, `code.diff` the uncommitted changes. Files that git does not track are not copied,
-    but listed in `snapshot.json`.
+    Copied are the files that git tracks, and the Python modules that it does not track but that may be imported with
+    them (see `_modules`). `snapshot.json` has the commits, the names of the untracked files and of the copied modules;
+    `code.diff` has the uncommitted changes.
 
     Raises:
         ConfigError: the current folder is not in a repository with a commit.
     """
-    top = _git("rev-parse", "--show-toplevel")
-    commit = _git("rev-parse", "--verify", "HEAD")
-    if top is None or commit is None:
-        raise ConfigError(
-            "dispatch.snapshot=true: the working directory is not in a git repository with a commit; commit the code, "
-            "or use dispatch.snapshot=false."
-        )
-    root = Path(top.strip())
-    submodules = _listed(root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"')
-    diff, untracked, commits = "", [], {}
-    for place in ("", *submodules):
-        for name in _listed(root / place, "ls-files", "-z"):
+    root = _repository()
+    diff, untracked, modules, commits = "", [], [], {}
+    for place in _places(root):
+        tracked, generated = _listed(root / place, "ls-files", "-z"), _modules(root / place)
+        for name in (*tracked, *generated):
             _copy(root / place / name, folder / "code" / place / name)
         prefixes = [
             f"--{side}-prefix={letter}/{place}{'/' if place else ''}" for side, letter in (("src", "a"), ("dst", "b"))
         ]
         diff += _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / place) or ""
-        untracked += [
-            str(Path(place, name)) for name in _listed(root / place, "ls-files", "-z", "-o", "--exclude-standard")
-        ]
+        untracked += [str(Path(place, name)) for name in _untracked(root / place)]
+        modules += [str(Path(place, name)) for name in generated]
         commits[place] = (_git("rev-parse", "HEAD", cwd=root / place) or "").strip()
     (folder / "code.diff").write_text(diff, errors="surrogateescape")
     moved = _git("submodule", "status", "--recursive", cwd=root) or ""
@@ -51,9 +48,92 @@ def take(folder: Path) -> Path:
         "repository": str(root),
         "submodules": commits,
         "untracked": untracked,
+        "modules": modules,
     }
     (folder / "snapshot.json").write_text(json.dumps(saved, indent=1) + "\n")
     return folder
+
+
+def not_copied() -> str | None:
+    """A sentence that names the files next to the code that `take` does not copy, as git does not track them; None:
+    there are none.
+
+    Raises:
+        ConfigError: as `take`.
+    """
+    root = _repository()
+    left = []
+    for place in _places(root):
+        packages = _packages(root / place, _code_folders(root / place))
+        copied = set(_modules(root / place))
+        near = (name for name in _untracked(root / place) if not packages.isdisjoint(map(str, Path(name).parents)))
+        left += [str(Path(place, name)) for name in near if name not in copied]
+    if not left:
+        return None
+    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    return f"dispatch.snapshot=true: does not copy {', '.join(left[:SHOWN])}{more}; git add what the code reads."
+
+
+def _repository() -> Path:
+    """The top of the current folder's repository.
+
+    Raises:
+        ConfigError: it is not in a repository with a commit.
+    """
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or _git("rev-parse", "--verify", "HEAD") is None:
+        raise ConfigError(
+            "dispatch.snapshot=true: the working directory is not in a git repository with a commit; commit the code, "
+            "or use dispatch.snapshot=false."
+        )
+    return Path(top.strip())
+
+
+def _places(root: Path) -> list[str]:
+    """The repository itself and its submodules, relative to its top."""
+    submodules = _listed(root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"')
+    return ["", *submodules]
+
+
+def _untracked(top: Path) -> list[str]:
+    """Files that git neither tracks nor ignores, without the copies of earlier submissions and virtual environments."""
+    return [name for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard") if not _is_foreign(top, name)]
+
+
+def _packages(top: Path, folders: set[str]) -> set[str]:
+    """Of the folders with tracked Python files, all but the import roots: the top, src/ and the current folder."""
+    return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
+
+
+def _code_folders(top: Path) -> set[str]:
+    """The folders with Python files that git tracks."""
+    return {str(Path(name).parent) for name in _listed(top, "ls-files", "-z", "*.py")}
+
+
+def _modules(top: Path) -> list[str]:
+    """The Python modules that git does not track: new ones, and ignored ones (`_version.py`, `*_pb2.py`, compiled ones)
+    next to or below the tracked modules of a package. The copy of a package hides the original, so without them it
+    could not be imported. Other ignored folders (build/, outputs/, a virtual environment) are not copied."""
+    modules = [name for name in _untracked(top) if name.endswith(MODULES)]
+    folders = _code_folders(top)
+    packages, roots = _packages(top, folders), {str(each) for name in folders for each in Path(name).parents}
+    for name in _listed(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
+        parent = str(Path(name).parent)
+        if name.endswith("/") and parent in packages:
+            below = sorted((top / name).rglob("*.*"))
+            modules += [str(path.relative_to(top)) for path in below if path.name.endswith(MODULES)]
+        elif name.endswith(MODULES) and parent in folders | roots:
+            modules.append(name)
+    return [name for name in modules if not _is_foreign(top, name)]
+
+
+def _is_foreign(top: Path, name: str) -> bool:
+    """Whether a file is in a hidden folder, in a virtual environment, or in Python's cache."""
+    parents = Path(name).parents
+    return any(
+        folder.name.startswith(".") or folder.name == "__pycache__" or (top / folder / "pyvenv.cfg").exists()
+        for folder in parents
+    )
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -132,7 +132,9 @@ class SlurmRunner:
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))
-        dispatch.submit(runs, self.code)
+        due = dispatch.submit(runs, self.code)
+        if not self.latest:
+            dispatch.warn(due)
         for number, run in zip(numbers, runs, strict=True):
             note = JobNote.read(run.folder)
             del self.due[number]

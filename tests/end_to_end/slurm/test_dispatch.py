@@ -196,12 +196,15 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     lab, project = cluster, tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine" / "__init__.py").write_text(
-        "from launcher.jobs.train import TrainJob\n\nclass Job(TrainJob):\n"
+        "from launcher.jobs.train import TrainJob\nfrom mine import _version, new\n\nclass Job(TrainJob):\n"
         "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
     )
+    (project / ".gitignore").write_text("_version.py\n")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *command], cwd=project, check=True)
+    for name in ("new.py", "_version.py", "table.csv"):  # git does not track them
+        (project / "mine" / name).touch()
     source = project / "mine" / "__init__.py"
     source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))  # not committed, and yet it counts
     words = ["paths.outputs=outputs", "model=mlp", "data=digits", "job._target_=mine.Job", "dispatch=slurm", *HELD]
@@ -213,6 +216,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
             command, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST
         )
         assert done.returncode == 0, done.stderr
+        return done.stderr
 
     def output_of_job(folder):
         job = job_of(folder)
@@ -220,7 +224,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
         lab.wait_until_ended(job)
         return (folder / "logs" / f"slurm-{job}.log").read_text()
 
-    submit("dispatch.snapshot=true")
+    assert "! dispatch.snapshot=true: does not copy mine/table.csv;" in submit("dispatch.snapshot=true")
     source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3  # of another size"))
     (folder,) = run_folders(outputs)
     assert "this is version 2" in output_of_job(folder)

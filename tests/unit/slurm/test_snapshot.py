@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.slurm.snapshot import lines, take
+from launcher.slurm.snapshot import lines, not_copied, take
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -47,6 +47,61 @@ def test_the_working_tree_is_copied(repository, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(["sh", "-c", script], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip().split(os.pathsep) == [str(folder / "code" / "src"), str(folder / "code")]
+
+
+COPIED = (
+    "src/package/new.py",
+    "src/package/_version.py",
+    "src/package/native.cpython-311-x86_64-linux-gnu.so",
+    "src/package/generated/deep/api_pb2.py",
+    "src/package/new_part/__init__.py",
+    "src/new_package/__init__.py",
+    "src/top.so",
+    "flat/sub/_version.py",
+    "new.py",
+)
+LEFT = (
+    "src/package/weights.pt",
+    "src/package/__pycache__/code.cpython-311.pyc",
+    "build/lib/package/code.py",
+    "outputs/.slurm/20260101-000000-abcdef/code/package/code.py",
+    "environment/lib/other.py",
+    ".hidden/code.py",
+    "notes/table.csv",
+)
+
+
+def test_modules_that_git_does_not_track_are_copied(repository, tmp_path):
+    """The copy of a package hides the original: what it imports must be in the copy."""
+    ignored = "_version.py\n*_pb2.py\n*.so\n*.pt\nbuild/\n__pycache__/\n"
+    for name, text in {".gitignore": ignored, "flat/sub/tracked.py": ""}.items():
+        written(repository, name, text)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    for name in (*COPIED, *LEFT, "environment/pyvenv.cfg"):
+        written(repository, name)
+    folder = take(folder_in(tmp_path, "submission"))
+    code = folder / "code"
+    assert {name for name in COPIED if not (code / name).exists()} == set()
+    assert {name for name in LEFT if (code / name).exists()} == set()
+    assert set(json.loads((folder / "snapshot.json").read_text())["modules"]) == set(COPIED)
+    assert not_copied() is None
+
+
+def test_other_files_of_a_package_that_git_does_not_track_are_named(repository):
+    for number in range(5):
+        written(repository, f"src/package/data/{number}.csv")
+    for name in ("elsewhere.csv", "src/package/__pycache__/code.pyc"):
+        written(repository, name)
+    assert not_copied() == (
+        "dispatch.snapshot=true: does not copy src/package/data/0.csv, src/package/data/1.csv, src/package/data/2.csv "
+        "and 2 more; git add what the code reads."
+    )
+
+
+def written(top: Path, name: str, text: str = "") -> None:
+    (top / name).parent.mkdir(parents=True, exist_ok=True)
+    (top / name).write_text(text)
 
 
 @pytest.mark.parametrize("is_repository", [False, True])
