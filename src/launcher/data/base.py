@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     import torch
 
     from launcher.data.loader import EvaluationLoader, ResumableLoader
+
+
+logger = logging.getLogger("launcher")
 
 
 class DataSource(ABC):
@@ -66,8 +70,16 @@ class DataSource(ABC):
         """An endless, resumable loader of this rank's micro-batches; see `launcher.data.loader.ResumableLoader`."""
         from launcher.data.loader import ResumableLoader
 
+        dataset = self.train_dataset()
+        # A worker seeds its shuffling anew, and the number of workers is not part of the id of a run.
+        if self.num_workers and is_hugging_face_stream(dataset) and rank == 0:
+            logger.warning(
+                "data.num_workers=%d: a shuffled stream of Hugging Face's datasets has another order with workers than "
+                "without; keep data.num_workers as it is for all attempts of this run, or use 0.",
+                self.num_workers,
+            )
         return ResumableLoader(
-            self.train_dataset(),
+            dataset,
             seed=seed,
             micro_batch_size=micro_batch_size or self.batch_size // world_size,
             rank=rank,
@@ -112,3 +124,8 @@ class DataSource(ABC):
             seed_samples=self.seed_samples,
             max_samples=max_samples,
         )
+
+
+def is_hugging_face_stream(dataset: Any) -> bool:
+    kind = type(dataset)
+    return kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "datasets"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -18,6 +19,10 @@ from launcher.run.rng import isolated, restore_rng, rng_state
 
 CPU_STATES = ("python", "numpy", "torch")
 END = object()
+WORKERS_DRAW_ANEW = (
+    "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are not repeated; with "
+    "num_workers=0 they are."
+)
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
@@ -77,11 +82,13 @@ class PlainLoader:
                 )  # fmt: skip
                 return
         self._order.begin_at(state["order"], state["consumed"])
+        if self.loader.num_workers and state["order"].get("is_lazy"):
+            self.logger.warning(
+                "The sampler draws from the global generators while workers load ahead, so the order of this epoch "
+                "differs from here on; let it draw its whole order at once, or use num_workers=0."
+            )
         if self.loader.num_workers and state["consumed"]:
-            self.logger.info(
-                "The data loader resumes after batch %d of its epoch. Random numbers that a dataset draws in a worker "
-                "are not repeated; with num_workers=0 they are.", state["consumed"],
-            )  # fmt: skip
+            self.logger.info(WORKERS_DRAW_ANEW)
 
     def _size(self) -> list[int | None]:
         return [length(self.loader.dataset), length(self.loader)]
@@ -98,6 +105,7 @@ class Order:
         self.loader = loader
         self.state: dict[str, Any] | None = None
         self.position: int | None = None
+        self._initial = own_numbers(loader)
 
     def begin_at(self, state: dict[str, Any], position: int) -> None:
         self.state, self.position = state, position
@@ -106,7 +114,7 @@ class Order:
         position, self.position = self.position, None
         if position is None:
             self.state = self._noted()
-            yield from self.inner
+            yield from self._watched(iter(self.inner))
         else:
             # The resumed generators have already advanced past these draws.
             yield from isolated(lambda: self._from(position))
@@ -114,9 +122,20 @@ class Order:
     def __len__(self) -> int:
         return len(self.inner)
 
+    def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
+        """Note whether the sampler draws from the global generators with its second item, too."""
+        assert self.state is not None
+        yield from islice(order, 1)
+        before = global_states()
+        second = list(islice(order, 1))
+        self.state["is_lazy"] = global_states() != before
+        yield from second
+        yield from order
+
     def _from(self, position: int) -> Iterator[Any]:
         assert self.state is not None
         restore_rng(self.state["global"])
+        set_own_numbers(self.loader, self.state.get("numbers", {}))
         generators = own_generators(self.loader)
         for name in generators.keys() & self.state["own"].keys():
             _set_state(generators[name], self.state["own"][name])
@@ -130,7 +149,17 @@ class Order:
     def _noted(self) -> dict[str, Any]:
         state = rng_state()
         own = {name: _get_state(generator) for name, generator in own_generators(self.loader).items()}
-        return {"global": {key: state[key] for key in CPU_STATES}, "own": own}
+        # A sampler may count its epochs itself. Numbers that have not changed may come from a configuration.
+        numbers = {
+            name: number for name, number in own_numbers(self.loader).items() if self._initial.get(name) != number
+        }
+        return {"global": {key: state[key] for key in CPU_STATES}, "own": own, "numbers": numbers}
+
+
+def global_states() -> list[Any]:
+    """The states of the global generators of the CPU, comparable by `==`."""
+    kind, keys, *rest = np.random.get_state()
+    return [torch.get_rng_state().tolist(), [kind, np.asarray(keys).tolist(), *rest], random.getstate()]
 
 
 def resumable(loader: Any, logger: logging.Logger) -> Any:
@@ -188,25 +217,63 @@ def set_epoch(loader: Any, epoch: int) -> None:
             method(epoch)
 
 
-def own_generators(loader: DataLoader[Any]) -> dict[str, Any]:
+def own_generators(loader: Any) -> dict[str, Any]:
     """The random generators that are attributes of a loader or of its samplers, by the path to them."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
+    for path, owner in {"": loader, **samplers(loader)}.items():
+        attributes = {"generator": getattr(loader, "generator", None)} if owner is loader else vars(owner)
+        for name, value in attributes.items():
+            if isinstance(value, GENERATORS) and id(value) not in seen:
+                generators[f"{path}{name}"] = value
+                seen.add(id(value))
+    return generators
+
+
+def samplers(loader: Any) -> dict[str, Any]:
+    """A loader's sampler and batch sampler, and the samplers inside them, by the path to their attributes."""
+    found: dict[str, Any] = {}
 
     def collect(attributes: dict[str, Any], prefix: str) -> None:
         for name, value in attributes.items():
-            if id(value) in seen:
-                continue
-            if isinstance(value, GENERATORS):
-                generators[prefix + name] = value
-            elif isinstance(value, Sampler) or name in ("sampler", "batch_sampler"):
-                collect(getattr(value, "__dict__", {}), f"{prefix}{name}.")
-            else:
-                continue
-            seen.add(id(value))
+            is_sampler = isinstance(value, Sampler) or name in ("sampler", "batch_sampler")
+            if is_sampler and hasattr(value, "__dict__") and not any(value is known for known in found.values()):
+                found[f"{prefix}{name}."] = value
+                collect(vars(value), f"{prefix}{name}.")
 
-    collect({name: getattr(loader, name) for name in ("generator", "sampler", "batch_sampler")}, "")
-    return generators
+    collect({name: getattr(loader, name, None) for name in ("sampler", "batch_sampler")}, "")
+    return found
+
+
+def own_numbers(loader: Any) -> dict[str, float]:
+    """The plain numbers that are attributes of a loader's samplers, by the path to them."""
+    return {
+        f"{path}{name}": value
+        for path, owner in samplers(loader).items()
+        for name, value in vars(owner).items()
+        if type(value) in (int, float)
+    }
+
+
+def set_own_numbers(loader: Any, numbers: dict[str, float]) -> None:
+    owners = samplers(loader)
+    for path, number in numbers.items():
+        prefix, _, name = path.rpartition(".")
+        if f"{prefix}." in owners:
+            setattr(owners[f"{prefix}."], name, number)
+
+
+@contextmanager
+def unchanged(loader: Any) -> Iterator[None]:
+    """A context that restores the generators and numbers of a loader and its samplers at its end."""
+    generators, numbers = own_generators(loader), own_numbers(loader)
+    states = {name: _get_state(generator) for name, generator in generators.items()}
+    try:
+        yield
+    finally:
+        for name, state in states.items():
+            _set_state(generators[name], state)
+        set_own_numbers(loader, numbers)
 
 
 def _get_state(generator: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from launcher.data.plain import unchanged
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.run.rng import isolated_rng
@@ -123,12 +124,17 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
     optimizer = deepcopy(trainer.optimizer.state_dict())
     scaler = deepcopy(trainer.grad_scaler.state_dict())
     data: Any = trainer.data_loader
-    position = data.state_dict() if hasattr(data, "state_dict") else None
     modes = [(module, module.training) for module in trainer.model.modules()]
     attributes = dict(vars(trainer))
     try:
-        with isolated_rng():
-            yield
+        with isolated_rng(), unchanged(data):
+            # Both may begin an epoch, and then draw random numbers.
+            position = data.state_dict() if hasattr(data, "state_dict") else None
+            try:
+                yield
+            finally:
+                if position is not None:
+                    data.load_state_dict(position)
     finally:
         vars(trainer).clear()
         vars(trainer).update(attributes)
@@ -140,8 +146,6 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
         trainer.optimizer.load_state_dict(optimizer)
         if scaler:
             trainer.grad_scaler.load_state_dict(scaler)
-        if position is not None:
-            data.load_state_dict(position)
         trainer.strategy.zero_grad()
         for module, mode in modes:
             module.training = mode

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from launcher.data.plain import why_not_exact
+from torch.utils.data import DataLoader
+
+from launcher.data.plain import WORKERS_DRAW_ANEW, why_not_exact
 from launcher.hooks.state import InMemory, hook_states, hook_tensors, load_hook_states
 
 if TYPE_CHECKING:
@@ -74,6 +76,9 @@ def load_training_state(trainer: "BaseTrainer", saved: dict[str, Any]) -> None:
     position = saved.get("data_loader")
     if position is not None and hasattr(source, "load_state_dict"):
         source.load_state_dict(position)
+        # Such as torchdata's StatefulDataLoader; a plain loader says so itself.
+        if isinstance(source, DataLoader) and source.num_workers:
+            trainer.logger.info(WORKERS_DRAW_ANEW)
     elif state.step:
         reason = "the checkpoint has no position" if position is None else ""
         if not hasattr(source, "load_state_dict"):

@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,25 @@ class Drawn(Sampler[int]):
         return SIZE
 
 
+class Counts(Drawn):
+    """Another order in each epoch, which it counts itself."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        yield from np.random.default_rng(self.epochs).permutation(SIZE).tolist()
+
+
+class Lazy(Drawn):
+    """Draws as it goes."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(SIZE):
+            yield int(torch.randint(SIZE, ()))
+
+
 def numbered(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
@@ -68,6 +88,9 @@ LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
         data, 4, sampler=RandomSampler(data, replacement=True, num_samples=40, generator=numbered(3))
     ),
     "numpy": lambda data: DataLoader(data, 4, sampler=Drawn()),
+    "counts its epochs": lambda data: DataLoader(data, 4, sampler=Counts()),
+    "counts its epochs, 2 workers": lambda data: DataLoader(data, 4, sampler=Counts(), num_workers=2),
+    "draws as it goes": lambda data: DataLoader(data, 4, sampler=Lazy()),
     "distributed": lambda data: DataLoader(data, 2, sampler=DistributedSampler(data, 2, 1)),
     "distributed batch_sampler": lambda data: DataLoader(
         data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
@@ -163,8 +186,8 @@ def test_its_batches_are_those_of_the_loader(name: str) -> None:
 class Stateful(DataLoader[Any]):
     """Keeps its own position, as torchdata's StatefulDataLoader does."""
 
-    def __init__(self, data: Numbers):
-        super().__init__(data, 4, shuffle=True, generator=numbered(7))
+    def __init__(self, data: Numbers, num_workers: int = 0):
+        super().__init__(data, 4, shuffle=True, generator=numbered(7), num_workers=num_workers)
         self.position, self.resumed_at = 0, 0
         self.began = self.generator.get_state()
         self.loaded_states = 0
@@ -248,8 +271,24 @@ def test_what_cannot_be_exact_is_said_once(
     ]
 
 
-def test_random_numbers_of_workers_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(tmp_path, LOADERS["2 workers"](Numbers()), {}, kill_at=3)
+@pytest.mark.parametrize("make", [LOADERS["2 workers"], partial(Stateful, num_workers=2)])
+def test_random_numbers_of_workers_are_mentioned_at_the_resume(
+    make: Callable[[Numbers], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, make(Numbers()), {}, kill_at=3)
     with caplog.at_level("INFO"):
-        train(tmp_path, LOADERS["2 workers"](Numbers()), {})
+        train(tmp_path, make(Numbers()), {})
     assert caplog.text.count("draws in a worker are not repeated; with num_workers=0 they are.") == 1
+
+
+@pytest.mark.parametrize(("sampler", "num_workers", "warns"), [(Lazy, 2, True), (Lazy, 0, False), (Counts, 2, False)])
+def test_sampler_that_draws_while_workers_load_ahead_is_named_at_the_resume(
+    sampler: type[Drawn], num_workers: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbers(), 2, sampler=sampler(), num_workers=num_workers)
+
+    train(tmp_path, loader(), {}, kill_at=3)
+    assert "global generators" not in caplog.text
+    train(tmp_path, loader(), {})
+    assert ("The sampler draws from the global generators while workers load ahead" in caplog.text) is warns

@@ -364,3 +364,15 @@ def test_loaders_of_a_source():
     assert next(iter(loader))[0].shape == (4, 4) and loader.samples == 12
     assert [len(batch[0]) for batch in source.val_loader(rank=1, world_size=2)] == [5]
     assert [len(batch[0]) for batch in source.val_loader(batch_size=4)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize(("num_workers", "warnings"), [(0, 0), (2, 1)])
+def test_workers_of_a_hugging_face_stream_are_named(
+    num_workers: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"x": [1.0, 2.0]}).to_iterable_dataset()
+    CustomData(dataset=stream, batch_size=2, num_workers=num_workers).train_loader(seed=0)
+    assert (
+        caplog.text.count(f"data.num_workers={num_workers}: a shuffled stream of Hugging Face's datasets") == warnings
+    )

@@ -1,10 +1,13 @@
 """The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss does not fall."""
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from launcher.train.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
@@ -67,3 +70,33 @@ def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
     lrs = [10.0**k for k in range(-7, 1)]
     assert suggestion(lrs, [5, 5, 4.9, 3, 1, 0.9, 2, 9]) == 1e-4
     assert suggestion(lrs, [1, 2, 3, 4, 5, 6, 7, 8]) is None and suggestion([], []) is None
+
+
+def loaders() -> dict[str, Callable[[], Any]]:
+    data = [torch.full((2,), float(number)) for number in range(8)]
+    generator = lambda: torch.Generator().manual_seed(7)  # noqa: E731
+    made: dict[str, Callable[[], Any]] = {
+        "shuffled": lambda: DataLoader(data, 2, shuffle=True),
+        "own generator": lambda: DataLoader(data, 2, shuffle=True, generator=generator()),
+        "own generator, worker": lambda: DataLoader(data, 2, shuffle=True, generator=generator(), num_workers=1),
+    }
+    if find_spec("torchdata"):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        made["stateful"] = lambda: StatefulDataLoader(data, 2, shuffle=True)
+    return made
+
+
+@pytest.mark.parametrize("name", loaders())
+def test_loader_and_generators_are_as_before(name: str, tmp_path: Path) -> None:
+    states = []
+    for tests in (True, False):
+        torch.manual_seed(5)
+        trainer = Fits([], 6, tmp_path, loaders()[name]())
+        trainer.build()
+        if tests:
+            find_lr(trainer, num_iterations=7)
+        before = torch.get_rng_state()
+        trainer.train()
+        states.append([before, torch.get_rng_state(), *map(torch.clone, trainer.model.parameters())])
+    assert all(map(torch.equal, *states))
