@@ -87,6 +87,27 @@ def test_export_is_the_checkpoint(outputs: Path) -> None:
     assert {str(dtype) for dtype in dtypes} == {"torch.bfloat16"}
 
 
+@pytest.mark.parametrize("strategy", ["none", "fsdp"])
+def test_an_export_has_tied_weights_under_all_their_names(tmp_path: Path, strategy: str) -> None:
+    command = (
+        "model=supervised",
+        "model.module={_target_:support.modules.TiedLayers}",
+        "data=digits",
+        "trainer.max_steps=2",
+    )
+    command += (f"strategy={strategy}", "device=cpu")
+    for job in ("train", "export"):
+        done = launch(tmp_path, *command, f"job={job}")
+        assert done.returncode == 0, done.output
+    run = run_folder(tmp_path)
+    assert "model.safetensors: 8 tensors of step 2." in done.output
+    exported = load_file(run / "export" / "model.safetensors")
+    model, copy = load_model(run), load_model(run / "export")
+    model.load_state_dict(exported)
+    assert copy.module.second.weight is copy.module.first.weight
+    assert all(bool((tensor == copy.state_dict()[name]).all()) for name, tensor in model.state_dict().items())
+
+
 def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
     run = run_folder(outputs)
     done = launch(tmp_path, *COMMAND, "seed=7", f"run.init_from={run}")

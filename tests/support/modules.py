@@ -136,3 +136,15 @@ class OneSided(Base):
         if dist.is_initialized() and dist.get_rank() == 1:
             x = self.extra[0](x)
         return super().forward(x)
+
+
+class TiedLayers(Base):
+    """Two layers with one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.second(self.first(self.hidden(x))).tanh())

@@ -23,6 +23,8 @@ STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
 """A batch size is suggested if it is at most this many times the one that does not divide evenly."""
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
+PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
+PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
@@ -182,12 +184,33 @@ def _start(tree: dict[str, Any]) -> Iterator[Fault]:
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield Fault("run.resume", show(resume, 200), text)
     yield from _fork(tree)
+    if isinstance(init_from, str) and (fault := no_weights(expanded(init_from))):
+        yield Fault("run.init_from", show(init_from, 200), fault)
     if isinstance(init_from, str) and not expanded(init_from).exists():
         outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
             yield Fault(
                 "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
             )
+
+
+def no_weights(source: Path) -> str | None:
+    """Why weights cannot be read from a file, or from a folder that has only pickles; None: they may be readable."""
+    file = source
+    if source.is_dir() and not any(source.glob("*.safetensors")):
+        file = next((source / name for name in PICKLES_OF_FOLDERS if (source / name).is_file()), source)
+    if not file.is_file() or file.suffix == ".safetensors":
+        return None
+    if file.suffix not in PICKLES:
+        return "is not a .safetensors file, nor the folder of a checkpoint, a run or a Hugging Face model."
+    weights = f"torch.load({str(file)!r}, map_location='cpu', weights_only=True)"
+    weights += "['state_dict']" if file.suffix == ".ckpt" else ""
+    target = repr(f"{file.stem}.safetensors")
+    return (
+        "is a pickle, which is not read since it may run code. Convert it once, in Python:\n"
+        "    import torch; from safetensors.torch import save_file\n"
+        f"    save_file({{name: t.contiguous().clone() for name, t in {weights}.items()}}, {target})"
+    )
 
 
 def _fork(tree: dict[str, Any]) -> Iterator[Fault]:

@@ -2,7 +2,6 @@
 
 import signal
 import time
-from contextlib import suppress
 from datetime import timedelta
 from math import gcd
 from pathlib import Path
@@ -23,7 +22,7 @@ from launcher.hooks.resuming import Resuming
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder, place_of, run_name
-from launcher.run.record_format import read_record
+from launcher.run.record_format import run_names
 from launcher.run.rng import rng_state
 from launcher.run.sources import imported_sources, source_changes
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -124,7 +123,7 @@ class CheckpointingHook(BaseHook):
         if trainer.workspace is not None:
             self._run = run_name(workspace)
             if "config.yaml" in self.texts or not root.is_relative_to(workspace):
-                own = names_of(RunFolder(workspace))
+                own = run_names(workspace)
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
         if self.remote:
             return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, own)
@@ -305,15 +304,6 @@ class CheckpointingHook(BaseHook):
         if getattr(self, "saver", None) is not None:
             self._await(trainer, "close")
         signals.restore(self._handlers)
-
-
-def names_of(folder: RunFolder) -> list[str]:
-    """The names that a run's checkpoints may have: by its folder, and by its record, if the folder was renamed."""
-    names = [run_name(folder.path)]
-    with suppress(OSError, ValueError):
-        record = read_record(folder.record_path)
-        names.append(f"{record['name']}/{record['id']}")
-    return list(dict.fromkeys(names))
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:

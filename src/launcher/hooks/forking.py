@@ -14,7 +14,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import Renamed
 from launcher.run.folder import checkpoint_of
-from launcher.strategies.weights import model_tensors
+from launcher.strategies.weights import model_tensors, tied_names
 
 KEY = "run.fork_from"
 Settings = dict[str, Any]
@@ -82,7 +82,8 @@ class Fork:
         if takes_optimizer:
             trainer.strategy.load(stored)
         else:
-            trainer.strategy.load_weights(Renamed(stored, model_tensors(trainer.model)))
+            names = [*model_tensors(trainer.model), *tied_names(trainer.model)]
+            trainer.strategy.load_weights(Renamed(stored, names))
         if is_other or not takes_optimizer:
             _set_groups(trainer, own_groups, own_schedule, saved_schedule)
 

@@ -1,7 +1,7 @@
 """Starts a run at step 0 from the weights of another."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.config.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.run import ranks
-from launcher.strategies.weights import model_tensors
+from launcher.strategies.weights import model_tensors, tied_names
 
 INDEX = "model.safetensors.index.json"
 
@@ -37,10 +38,13 @@ class InitFromHook(BaseHook):
         own = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
         if ranks.broadcast(bool(own.steps_with_broken())):
             return
-        names = model_tensors(trainer.model)
-        weights = Renamed(open_weights(self.source, self.outputs), names)
+        names, tied = model_tensors(trainer.model), tied_names(trainer.model)
+        weights = Renamed(open_weights(self.source, self.outputs), [*names, *tied])
         try:
-            problems = trainer.strategy.load_weights(weights, self.strict)
+            problems = weights.differences(tied)
+            if self.strict and problems:
+                raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
+            problems += trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(
                 f"run.init_from={self.source}: {error} run.init_strict=false loads those that fit."
@@ -57,8 +61,11 @@ class Renamed:
     """Stored weights under the model's own names.
 
     Compared with the model's names, those in a file may lack a prefix or have an extra one (`model.` of a wrapper,
-    `transformer.` of a Hugging Face model's body). The prefix that makes most names fit is added or removed.
+    `transformer.` of a Hugging Face model's body, `module.` of `model=supervised`). The prefix that makes most names
+    fit is added or removed; one that all names of a file have may be replaced by one that all names of the model have.
 
+    Args:
+        names: of the model's tensors, tied ones under all their names.
     Raises:
         ConfigError: no name fits.
     """
@@ -70,6 +77,7 @@ class Renamed:
             stored = [name for name in stored if name.startswith(MODEL)]  # a checkpoint: without its optimizer
         plain = {name.removeprefix(MODEL): name for name in stored}
         ways = [("", ""), *(("", more) for more in _prefixes(wanted)), *((less, "") for less in _prefixes(plain))]
+        ways += [(less, more) for less in _prefixes(plain, common=True) for more in _prefixes(wanted, common=True)]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
         best = max(ways, key=lambda way: fits[way])  # in a tie the first, which changes least
         if not fits[best]:
@@ -79,6 +87,16 @@ class Renamed:
 
     def names(self) -> list[str]:
         return list(self._names)
+
+    def differences(self, tied: Mapping[str, str]) -> list[str]:
+        """A sentence for each pair of stored tensors that the model ties, if they differ: they are of a model that does
+        not tie them, and only one of the two could be loaded."""
+        pairs = [(other, own) for other, own in tied.items() if other in self._names and own in self._names]
+        return [
+            f"{other}: the model ties it to {own}, and they differ in the file"
+            for other, own in pairs
+            if not _equal(self.reader.read(self._names[other]), self.reader.read(self._names[own]))
+        ]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.reader.shape(self._names[name])
@@ -93,10 +111,20 @@ class Renamed:
         self.reader.read_into(self._names[name], target, offset)
 
 
-def _prefixes(names: Iterable[str]) -> list[str]:
-    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`."""
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
+
+
+def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
+    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`.
+
+    Args:
+        common: only those that all names have.
+    """
+    names = list(names)
     parts = {tuple(name.split(".")[:depth]) for name in names for depth in (1, 2, 3) if name.count(".") >= depth}
-    return sorted((".".join(part) + "." for part in parts), key=len)
+    prefixes = sorted((".".join(part) + "." for part in parts), key=len)
+    return [prefix for prefix in prefixes if not common or all(name.startswith(prefix) for name in names)]
 
 
 def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
@@ -108,7 +136,9 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
     Raises:
         ConfigError: there are no weights, or they are damaged.
     """
-    if source.is_file() and source.suffix == ".safetensors":
+    if fault := no_weights(source):
+        raise ConfigError(f"run.init_from={source}: {fault}")
+    if source.is_file():
         return _read(source, [source])
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
     for folder in folders:

@@ -52,6 +52,9 @@ class ProgressHook(StatsHook):
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
+        if trainer.state.is_at_end():
+            trainer.logger.info("Step %d of %d is done: nothing is left to train.", trainer.step, trainer.max_steps)
+            return
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
         if self._shows and (is_live_terminal() if self.live is None else self.live):
             self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.changes import changes_since
+from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
 from launcher.run.record import RunRecord
-from launcher.run.record_format import read_record
+from launcher.run.record_format import read_record, run_names
+
+OF_THE_RUN = ("run.", "paths.")
+"""Keys that another run has other values of in any case."""
 
 
 class RecordHook(BaseHook):
@@ -38,6 +42,8 @@ class RecordHook(BaseHook):
             return
         self._is_ready = True
         changes = [] if source is None else changes_since(source, self.config, self.code)
+        if is_fork:
+            changes = [sentence for sentence in changes if not sentence.startswith(OF_THE_RUN)]
         for sentence in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", sentence)
         if not is_fork and any(sentence.startswith("optimizer.") for sentence in changes):
@@ -62,11 +68,17 @@ class RecordHook(BaseHook):
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:
-    return workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve())
+    """Whether a checkpoint was written by the run in a workspace."""
+    if workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve()):
+        return True
+    return Manifest.read(checkpoint).run in run_names(workspace)
 
 
 def source_of(checkpoint: Path, step: int) -> dict[str, Any]:
     """The run that a checkpoint belongs to: its id, its name and the step."""
+    if run := Manifest.read(checkpoint).run:
+        name, _, run_id = run.rpartition("/")
+        return {"id": run_id, "name": name, "step": step}
     folder = checkpoint.absolute().parents[1]
     try:
         record = read_record(folder / "run.json")

@@ -152,6 +152,7 @@ class Resuming:
             raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
         if newest is None:
             self._refuse_to_start_over(trainer)
+            self._report_trainloop(trainer)
             return Choice()
         return newest
 
@@ -190,6 +191,15 @@ class Resuming:
                 "checkpoint. Put the checkpoints back; or start at step 0 with run.resume=never, or as another run "
                 "with run.tag=<word>."
             )
+
+    def _report_trainloop(self, trainer: TrainerView) -> None:
+        names = [path.parent.name for path in self.store.root.glob("*/training_state.pt")]
+        if (theirs := sorted(int(name) for name in names if name.isdecimal())) and trainer.step == 0:
+            trainer.logger.warning(
+                "%s has checkpoints of trainloop, up to step %d, which are not read: training starts at step 0. To "
+                "train on from one, pass its files to `trainer.load_state_dict` in `on_restore`.",
+                self.store.root, theirs[-1],
+            )  # fmt: skip
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
         """The requested checkpoint; or the newest, if the run has already been trained on from the requested one. So a

@@ -10,7 +10,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
-from launcher.checkpoint.shards import write_tensors
+from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
 from launcher.config.resolve import resolved_yaml
 from launcher.config.written import plain
@@ -20,7 +20,7 @@ from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
-from launcher.strategies.weights import EXTRA
+from launcher.strategies.weights import EXTRA, TIED
 from launcher.train.build import logger
 
 WEIGHTS = "model.safetensors"
@@ -84,8 +84,8 @@ class ExportJob:
         with folder.being_written():
             folder.export.mkdir(exist_ok=True)
             settings: Any = OmegaConf.to_container(model, resolve=True)
-            extra = stored.meta.get(EXTRA, {})
-            target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size)
+            extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
+            target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size, tied)
             if written != settings:
                 exported, as_written = OmegaConf.create(text), plain(model)
                 exported.model = {
@@ -94,7 +94,9 @@ class ExportJob:
                 }
                 text = OmegaConf.to_yaml(exported)
             replace_file(folder.export / "config.yaml", text.encode())
-        logger.info("%s: %d tensors of step %d.", target, len(tensors), stored.manifest.step)
+        files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
+        count = len(ShardReader(files).names())
+        logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
         return {"step": stored.manifest.step, "path": str(target)}
 
 
@@ -104,29 +106,34 @@ def write_model(
     tensors: dict[str, Any],
     extra: Mapping[str, Any] | None = None,
     max_shard_size: str = "5GB",
+    tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights. A model with `write_export` writes its own files.
+    """Write the weights. A model with `write_export` writes its own files; another's have each name that its
+    `state_dict()` has, so that `load_state_dict(load_file(...))` takes them.
 
     Args:
         model: the node `model` of the configuration, resolved.
         extra: the extra state of its modules, by their names.
+        tied: see `launcher.strategies.weights.tied_names`.
     Returns:
         The file, or the folder of several files; and the node `model` that loads the written weights.
     """
     try:
-        own = getattr(get_object(str(model.get("_target_"))), "write_export", None)
+        write = getattr(get_object(str(model.get("_target_"))), "write_export", None)
     except (ImportError, ValueError):  # the class is not installed here; its weights can still be written
-        own = None
+        write = None
     target = folder / WEIGHTS
-    if own is None:
+    if write is None:
         with replacing(target) as temporary:
-            write_tensors(temporary, tensors)
+            write_tensors(temporary, tensors | {name: tensors[own] for name, own in (tied or {}).items()})
         return target, model
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
-        settings = own(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
+        settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
+        (probe := Path(temporary_folder) / ".mode").touch()
         for file in files:
+            file.chmod(probe.stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(file)
             place = folder / file.relative_to(temporary_folder)
             place.parent.mkdir(parents=True, exist_ok=True)

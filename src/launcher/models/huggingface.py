@@ -184,17 +184,18 @@ class HuggingFaceModel(Model):
         """
         pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        own: dict[str, Any] = {}
         if lora.r:
             whole = cls(**{**settings, "lora": lora})
             whole.frozen.set_extra_state(extra["frozen"])
             whole.load_state_dict(dict(tensors), strict=False)
-            whole.model.merge_and_unload().to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size)
+            model = whole.model.merge_and_unload()
         else:
             with torch.device("meta"):
                 model = _without_weights(settings)
-            model.to(dtype)
-            own = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-            model.save_pretrained(str(folder), state_dict=own, max_shard_size=max_shard_size)
+            own["state_dict"] = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+        with transformers_models.quiet():
+            model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **own)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
         return {**settings, "lora": None} if lora.r else dict(settings)

@@ -7,6 +7,7 @@ import xxhash
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.models.transformers_models import quiet
 from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
 
 
@@ -47,7 +48,8 @@ class Lora:
             modules_to_save=_heads(model) or None,
         )  # fmt: skip
         try:
-            return peft.get_peft_model(model, settings)
+            with quiet():
+                return peft.get_peft_model(model, settings)
         except ValueError as error:
             first = " ".join(str(error).split())[:300].rstrip(".")
             raise ConfigError(f"model.lora.target_modules={names}: {first}.") from error

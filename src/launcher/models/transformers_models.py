@@ -2,8 +2,9 @@
 
 import logging
 import urllib.request
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -138,10 +139,12 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
     try:
         if folder.exists():
-            return load(str(folder))
+            with quiet():
+                return load(str(folder))
         if (cached := _cached(name)) is not None:
             try:
-                return load(cached)
+                with quiet():
+                    return load(cached)
             except OSError:
                 pass  # the cache has only some of the files
         _check_hub(name)
@@ -181,6 +184,28 @@ def _check_hub(name: str) -> None:
             f"model.pretrained={name}: is not a folder here and not in the hub's cache, and {reason}; use a folder "
             "written by save_pretrained, or download the model first (hf download)."
         )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress what reading and writing local files prints between the lines of a log: progress bars, warnings of peft
+    about names in transformers, and DeepSpeed's about the device, which transformers imports."""
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    bars, deepspeed = library().utils.logging, logging.getLogger("DeepSpeed")
+    had_bars = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    deepspeed.addFilter(is_error)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        deepspeed.removeFilter(is_error)
+        if had_bars:
+            bars.enable_progress_bar()
 
 
 def library() -> Any:

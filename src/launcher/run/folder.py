@@ -35,6 +35,30 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
     return folder.resolve() if (folder / "manifest.json").is_file() else None
 
 
+def run_folders(folder: str) -> Iterator[str]:
+    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
+    if os.path.lexists(f"{folder}/run.json"):
+        yield folder
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name[0] != "."]
+    except OSError:
+        return
+    for name in sorted(names):
+        yield from run_folders(f"{folder}/{name}")
+
+
+def named_folders(outputs: Path, word: str) -> list[Path]:
+    """The folders of the runs that an id, `<name>/<id>`, a name, or the beginning of an id names."""
+    folders = [Path(folder) for folder in run_folders(str(outputs))]
+    return (
+        [folder for folder in folders if word in (folder.name, run_name(folder))]
+        or [folder for folder in folders if folder.parent.name == word]
+        or [folder for folder in folders if folder.name.startswith(word)]
+    )
+
+
 def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
     """Where an option puts its files. In the run's folder, that is the path itself. Runs share any place outside it, so
     there each run gets a folder `<name>/<id>` of its own.

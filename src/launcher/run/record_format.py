@@ -4,11 +4,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
+
+from launcher.run.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
@@ -62,6 +65,16 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         ValueError: it is not a run record: not JSON, or a value of the wrong type.
     """
     return parse_record(Path(path).read_bytes())
+
+
+def run_names(folder: Path) -> list[str]:
+    """The names (`<name>/<id>`) that a run's checkpoints may have: by its folder, and by its record, if the folder was
+    renamed."""
+    names = [run_name(folder)]
+    with suppress(OSError, ValueError):
+        record = read_record(folder / "run.json")
+        names += [f"{record['name']}/{record['id']}"] if {"name", "id"} <= record.keys() else []
+    return list(dict.fromkeys(names))
 
 
 def parse_record(content: bytes) -> dict[str, Any]:

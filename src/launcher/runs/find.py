@@ -1,7 +1,6 @@
 """Runs on disk: which exist, and which one a word names."""
 
 import gc
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
 from launcher.run.files import expanded
+from launcher.run.folder import run_folders
 from launcher.runs.cache import RunCache
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, queue
@@ -54,20 +54,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def run_folders(folder: str) -> Iterator[str]:
-    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
-    if os.path.lexists(f"{folder}/run.json"):
-        yield folder
-        return
-    try:
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name[0] != "."]
-    except OSError:
-        return
-    for name in sorted(names):
-        yield from run_folders(f"{folder}/{name}")
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:

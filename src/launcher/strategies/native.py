@@ -24,11 +24,13 @@ from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
     MODEL,
+    TIED,
     extra_state,
     load_extra_state,
     load_model_tensors,
     load_weights,
     model_tensors,
+    tied_names,
 )
 
 OPTIMIZER = "optimizer/"
@@ -193,7 +195,7 @@ class NativeStrategy(Strategy):
                 if part is not None:
                     parts[name] = part
         meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
-        meta[EXTRA] = extra_state(self.model)
+        meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: Saved) -> None:

@@ -1,7 +1,8 @@
 """A model's tensors by name, without its wrappers."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from launcher.strategies.sharded import local, read_into
 MODEL = "model/"
 """Prefix of a model's tensors in a checkpoint."""
 EXTRA = "_extra_state"
+TIED = "tied"
+"""Key of `tied_names` in a checkpoint's state."""
 NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
@@ -75,6 +78,46 @@ def model_state(model: nn.Module) -> ModelState:
         if tensor.numel() and id(tensor) not in ids and _address(tensor) not in memory:
             result.copies.add(name)
     return result
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """The further names of tied tensors, each with the name under which `model_state` has the tensor."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor) and first.setdefault(id(tensor), name) != name:
+            tied[name] = first[id(tensor)]
+    return tied
+
+
+class Tied:
+    """Stored weights in which a tied tensor has all of its names: a file may have it under any of them.
+
+    Args:
+        tied: see `tied_names`.
+        prefix: of the stored names.
+    """
+
+    def __init__(self, saved: Saved, tied: Mapping[str, str], prefix: str = ""):
+        self.saved, self.path, self.meta = saved, saved.path, saved.meta
+        stored = set(saved.names())
+        others = ((prefix + own, prefix + other) for other, own in tied.items())
+        self._names = {own: other for own, other in reversed([*others]) if own not in stored and other in stored}
+
+    def names(self) -> list[str]:
+        return [*self.saved.names(), *self._names]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.saved.shape(self._names.get(name, name))
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.saved.dtype(self._names.get(name, name))
+
+    def concurrent_reads(self) -> AbstractContextManager[None]:
+        return self.saved.concurrent_reads()
+
+    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+        self.saved.read_into(self._names.get(name, name), target, offset)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -169,6 +212,7 @@ def load_weights(
         TrainingError: `strict`, and there is one.
     """
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
+    saved = Tied(saved, tied_names(model), prefix)
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
     if EXTRA in saved.meta:  # a checkpoint; other files of weights do not have it
         problems += load_extra_state(model, saved.meta[EXTRA], strict)
@@ -186,7 +230,7 @@ def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, pre
         TrainingError: `strict`, and there is one.
     """
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    aliases = set(unwrap(model).state_dict().keys()) - set(own)  # tied names that others may have stored as well
+    aliases = set(unwrap(model).state_dict().keys()) - set(own)  # further names of tied tensors
     problems = [f"{name}: the checkpoint does not have it" for name in own if name not in stored]
     problems += [f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)]
     for name, shape in own.items():

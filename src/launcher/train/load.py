@@ -1,13 +1,16 @@
 """Load a trained model in your own program, and in MLflow."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
 from launcher.checkpoint.find import find_checkpoint
@@ -16,30 +19,39 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.session import first_line
+from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import Renamed
 from launcher.run.files import expanded
-from launcher.run.folder import RunFolder
-from launcher.strategies.weights import load_weights, model_tensors
+from launcher.run.folder import RunFolder, named_folders, run_name
+from launcher.strategies.weights import load_weights, model_tensors, tied_names
 
 EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
 
 
-def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: str | None = None) -> nn.Module:
+def load_model(
+    run: str | Path,
+    checkpoint: str | int = "latest",
+    weights: str | None = None,
+    outputs: str | Path = "outputs",
+) -> nn.Module:
     """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation mode.
 
     `config.yaml` in the folder names the class and the arguments. Building the model runs the code of that class, so
-    load only what you trust.
+    load only what you trust. The class must be importable: the project's folder is the current one, or on PYTHONPATH.
 
     Args:
-        folder: of a run, of a checkpoint, or `export` of a run.
-        checkpoint: if the folder is a run's: latest, best or a step.
+        run: the id of a run, the beginning of its id, its name, or `<name>/<id>`; or the folder of a run, of a
+            checkpoint, or an export.
+        checkpoint: of a run: latest, best or a step.
         weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the weights themselves.
             Not for an export, which has only one kind of weights.
+        outputs: the folder of the runs, to find one by its id.
     Raises:
-        ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit the class.
+        ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported, or the weights do
+            not fit the class.
     """
-    path = expanded(folder)
+    path = _folder(run, expanded(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
     is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
     if is_export and weights is not None:
@@ -50,10 +62,33 @@ def load_model(folder: str | Path, checkpoint: str | int = "latest", weights: st
     try:
         saved = ShardReader(exported) if is_export else _opened(path, weights)
         model = _build(path / "config.yaml")
-        load_weights(model, Renamed(saved, model_tensors(model)) if is_export else saved)
+        load_weights(model, Renamed(saved, [*model_tensors(model), *tied_names(model)]) if is_export else saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return model.eval()
+
+
+def _folder(run: str | Path, outputs: Path) -> Path:
+    """The folder that is meant: a path, or a run in `outputs`.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    path = expanded(run)
+    is_one = any((path / name).exists() for name in ("checkpoints", MANIFEST, EXPORTED)) or any(path.glob(SHARDS))
+    folders = [path] if is_one else named_folders(outputs, str(run))
+    if not folders and path.is_dir():
+        raise ConfigError(f"load_model('{run}'): this folder has no checkpoint and no {EXPORTED}.")
+    if len(folders) == 1:
+        return folders[0]
+    if folders:
+        names = ", ".join(run_name(folder) for folder in folders[:8])
+        raise ConfigError(f"load_model('{run}'): names {len(folders)} runs, {names}; give the id of one.")
+    if not outputs.is_dir():
+        raise ConfigError(
+            f"load_model('{run}'): there is no such folder, and no folder {outputs} of runs; give it with outputs=..."
+        )
+    raise ConfigError(f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}.")
 
 
 def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
@@ -68,14 +103,43 @@ def _build(file: Path) -> nn.Module:
         raise ConfigError(f"{file}: does not exist; build the model yourself, and load the tensors into it.")
     config: Any = OmegaConf.load(file)
     target = OmegaConf.select(config, "model._target_")
+    log = logging.getLogger("hydra.utils")  # it logs the error too
+    was_disabled, log.disabled = log.disabled, True
     try:
         is_module = target is not None and issubclass(get_class(target), nn.Module)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"{file}: model._target_={target}: {first_line(error)}") from error
+        raise _not_importable(file, "model", target, error) from error
+    finally:
+        log.disabled = was_disabled
     if not is_module:
         raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
-    model: nn.Module = instantiate(config.model)
+    try:
+        model: nn.Module = instantiate(config.model)
+    except InstantiationException as error:
+        message = str(error)
+        if "Error locating target '" not in message:
+            raise
+        target = message.partition("Error locating target '")[2].partition("'")[0]
+        raise _not_importable(file, message.rpartition("full_key: ")[2].strip(), target, error) from error
+    except OmegaConfBaseException as error:  # a variable of the environment is not set, for instance
+        raise ConfigError(f"{file}: {first_line(error)}") from error
     return model
+
+
+def _not_importable(file: Path, key: str, target: str, error: Exception) -> ConfigError:
+    """What is wrong with a class that cannot be imported, and what to do."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    problem = first_line(error)
+    try:
+        locate(target)
+    except NotFound as missing:
+        problem = f"there is no {missing.name} in {missing.where}."
+        if not missing.where:
+            problem = f"there is no module {missing.name}; add the folder that has it to PYTHONPATH or sys.path."
+    except Unresolvable:
+        pass
+    return ConfigError(f"{file}: {key}._target_={target}: {problem}")
 
 
 class Predictor:

@@ -79,7 +79,7 @@ def load_training_state(trainer: "BaseTrainer", saved: dict[str, Any]) -> None:
         # Such as torchdata's StatefulDataLoader; a plain loader says so itself.
         if isinstance(source, DataLoader) and source.num_workers:
             trainer.logger.info(WORKERS_DRAW_ANEW)
-    elif state.step:
+    elif state.step and not state.is_at_end():
         reason = "the checkpoint has no position" if position is None else ""
         if not hasattr(source, "load_state_dict"):
             reason = why_not_exact(trainer.data_loader)

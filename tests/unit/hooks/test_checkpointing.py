@@ -17,6 +17,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
+from launcher.hooks.progress import ProgressHook
 from launcher.run import signals
 from support.broken_disk import BrokenDisk
 from support.stores import change_manifest
@@ -371,3 +372,44 @@ def test_a_later_rollback_of_another_machine_is_fetched(tmp_path: Path) -> None:
     shutil.copytree(one, two, symlinks=True)
     train(two, 12, 4, keep_previous=9, path=remote)
     assert resumed_at(train(one, 13, path=remote)) == 12
+
+
+def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(max_steps: int, *first: FunctionHook) -> Toy:
+        caplog.clear()
+        caplog.set_level("INFO")
+        trainer = Toy([*first, CheckpointingHook(2), ProgressHook()], max_steps, tmp_path, [GOOD])
+        trainer.train()
+        return trainer
+
+    source = Toy([], 4, tmp_path / "source", [GOOD])
+    source.train()
+    theirs = tmp_path / "checkpoints" / "4"
+    theirs.mkdir(parents=True)
+    state = source.state_dict()
+    kept = ("step", "optimizer", "lr_scheduler", "grad_scaler")
+    torch.save(state["model"], theirs / "model.pt")
+    torch.save({key: state["training_state"][key] for key in kept}, theirs / "training_state.pt")
+    (tmp_path / "checkpoints" / "latest").symlink_to("4")
+
+    def load(trainer: Any) -> None:
+        trainer.load_state_dict({file.stem: torch.load(file, weights_only=False) for file in theirs.glob("*.pt")})
+
+    said = "has checkpoints of trainloop, up to step 4, which are not read: training starts at step 0."
+    assert run(6, FunctionHook(on_restore=load)).resumed_from is None
+    assert said not in caplog.text and "Training from step 4 to 6." in caplog.text
+    assert resumed_at(run(6, FunctionHook(on_restore=load))) == 6, "its own checkpoint counts"
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
+    run(2)
+    assert said in caplog.text and "Training from step 0 to 2." in caplog.text
+
+
+def test_a_run_that_is_at_its_end_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for expected in ("Training from step 0 to 2.", "Step 2 of 2 is done: nothing is left to train."):
+        caplog.clear()
+        Toy([CheckpointingHook(2), ProgressHook()], 2, tmp_path, [GOOD]).train()
+        assert expected in caplog.text
+    assert "order starts from the beginning" not in caplog.text and "Training from" not in caplog.text

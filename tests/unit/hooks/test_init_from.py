@@ -168,3 +168,80 @@ def test_a_broken_index_is_one_sentence(tmp_path: Path, index: str, reason: str)
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no weights; use"):
         load(tmp_path)
+
+
+class TiedNet(nn.Module):
+    """One matrix under three names, and one tensor of its own."""
+
+    def __init__(self, is_tied: bool = True) -> None:
+        super().__init__()
+        self.embedding, self.head, self.probe = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False), nn.Module()
+        self.norm = nn.LayerNorm(3)
+        if is_tied:
+            self.head.weight = self.embedding.weight
+            self.probe.weight = self.embedding.weight
+
+
+SHARED = ("embedding.weight", "head.weight", "probe.weight")
+
+
+def load_tied(folder: Path, tensors: dict[str, torch.Tensor], strict: bool = True) -> nn.Module:
+    class Tying(Training):
+        def build_model(self) -> nn.Module:
+            return TiedNet()
+
+    save_file(tensors, folder / "w.safetensors")
+    trainer = Tying(max_steps=1, workspace=folder / "run", device="cpu")
+    trainer.build()
+    InitFromHook(folder / "w.safetensors", strict=strict).on_start(trainer)
+    return trainer.model
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "names", [SHARED[:1], SHARED[1:2], SHARED[2:], SHARED[:2], SHARED[1:], SHARED], ids=lambda names: "+".join(names)
+)
+def test_tied_weights_load_under_any_of_their_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], strict: bool, prefix: str
+) -> None:
+    tensors = {f"norm.{name}": torch.full((3,), 5.0) for name in ("weight", "bias")}
+    tensors |= {name: torch.full((4, 3), 7.0) for name in names}
+    model = load_tied(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, strict)
+    assert bool((model.embedding.weight == 7).all()) and model.head.weight is model.embedding.weight
+    assert bool((model.norm.weight == 5).all()) and "does not have it" not in caplog.text
+
+
+def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors = {f"norm.{name}": torch.ones(3) for name in ("weight", "bias")}
+    tensors |= {"embedding.weight": torch.ones(4, 3), "head.weight": torch.zeros(4, 3)}
+    with pytest.raises(ConfigError, match=r"head.weight: the model ties it to embedding.weight, and they differ"):
+        load_tied(tmp_path, tensors)
+    assert bool((load_tied(tmp_path, tensors, strict=False).head.weight == 1).all())
+    assert "head.weight: the model ties it to embedding.weight, and they differ in the file" in caplog.text
+
+
+def test_a_file_with_another_prefix_than_the_model(tmp_path: Path) -> None:
+    """Lightning writes `net.0.weight`, and `model=supervised` has `module.0.weight`."""
+    save_file(weights("net."), tmp_path / "w.safetensors")
+    assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
+
+
+@pytest.mark.parametrize("name", ["init.pt", "last.ckpt", "model.pth", "pytorch_model.bin", "it's.pt"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_pickle_is_not_read_and_its_conversion_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_folder: bool
+) -> None:
+    one = torch.rand(2, 3)
+    tensors = weights() | {"tied": one, "to_it": one, "turned": one.T}
+    torch.save({"state_dict": tensors} if name.endswith(".ckpt") else tensors, tmp_path / name)
+    if is_folder and name != "pytorch_model.bin":
+        return
+    with pytest.raises(ConfigError, match="is a pickle, which is not read since it may run code") as refused:
+        open_weights(tmp_path if is_folder else tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(line.strip() for line in str(refused.value).splitlines()[1:]))
+    (converted,) = tmp_path.glob("*.safetensors")
+    assert sorted(open_weights(converted).names()) == sorted(tensors)

@@ -254,11 +254,14 @@ class TestWithTransformers:
         assert torch.equal(second.model.bert.pooler.dense.weight, first.model.bert.pooler.dense.weight)
         assert torch.equal(HuggingFaceModel(**options).model.classifier.weight, first.model.classifier.weight)
 
-    def test_a_large_export_is_in_shards_and_loads(self, transformers_library, tmp_path):
+    def test_a_large_export_is_in_shards_and_loads(self, transformers_library, tmp_path, capfd):
         model = HuggingFaceModel(vocab_size=64, config=LLAMA).eval()
         node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "vocab_size": 64, "config": LLAMA}
         assert write_model(tmp_path, node, model.state_dict(), max_shard_size="10KB")[0] == tmp_path
+        assert not "".join(capfd.readouterr()), "no progress bars between the lines of the log"
         assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+        (mode := tmp_path / "mode").touch()
+        assert {path.stat().st_mode for path in tmp_path.iterdir()} == {mode.stat().st_mode}, "as the umask says"
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         assert torch.equal(theirs(TOKENS).logits, model.logits(TOKENS))
         (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"model": node})))

@@ -57,6 +57,7 @@ def test_what_cannot_be_built(tmp_path: Path, model: MLP, changed: dict[str, obj
 
 
 def test_nothing_to_load(tmp_path: Path, model: MLP) -> None:
+    (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="has no checkpoint"):
         load_model(tmp_path)
     with pytest.raises(ConfigError, match=r"weights=ema: .* is an export"):
@@ -69,3 +70,66 @@ def test_nothing_to_load(tmp_path: Path, model: MLP) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(ConfigError, match=r"model\.safetensors"):
         load_model(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ what is meant
+def runs(outputs: Path, model: MLP, *names: str) -> None:
+    for name in names:
+        run = outputs / name
+        (run / "checkpoints").mkdir(parents=True)
+        export(run, model)
+        (run / "run.json").write_text("{}")
+
+
+@pytest.mark.parametrize("word", ["abc1", "a", "first/abc1", "second", "abd", "second/abd2", "outputs/first/abc1"])
+def test_a_run_is_named_as_in_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str) -> None:
+    runs(tmp_path / "outputs", model, "first/abc1", "second/abd2", "third/a")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "second").mkdir()
+    assert torch.equal(load_model(word).head.weight, model.head.weight)
+    monkeypatch.chdir("/")
+    elsewhere = tmp_path / word if word.startswith("outputs") else word
+    assert torch.equal(load_model(elsewhere, outputs=tmp_path / "outputs").head.weight, model.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ab", r"'ab'\): names 2 runs, first/abc1, second/abd2; give the id of one"),
+        ("zz", r"'zz'\): there is no such folder, and no run of this id in outputs"),
+        ("some/where", r"'some/where'\): there is no such folder, and no run"),
+        ("empty", r"'empty'\): this folder has no checkpoint and no model.safetensors"),
+    ],
+)
+def test_a_word_that_names_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str, message: str
+) -> None:
+    runs(tmp_path / "outputs", model, "first/abc1", "second/abd2")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        load_model(word)
+    with pytest.raises(ConfigError, match=r"no folder nowhere of runs; give it with outputs="):
+        load_model("zz", outputs="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"_target_": "no_such.Net"}, r"model\._target_=no_such.Net: there is no module no_such; add the folder"),
+        ({"_target_": "launcher.models.mlp.Nothing"}, r"there is no Nothing in launcher.models.mlp"),
+        (
+            {"_target_": "launcher.models.supervised.Supervised", "module": {"_target_": "no_such.Net"}},
+            r"model.module\._target_=no_such.Net: there is no module no_such; add the folder that has it to PYTHONPATH",
+        ),
+        ({"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"}, r"config.yaml: .*NO_SUCH"),
+    ],
+)
+def test_a_class_that_is_not_importable(
+    tmp_path: Path, model: MLP, caplog: pytest.LogCaptureFixture, node: dict[str, object], message: str
+) -> None:
+    export(tmp_path, model)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": node}))
+    with pytest.raises(ConfigError, match=message):
+        load_model(tmp_path)
+    assert not caplog.records, "Hydra logs nothing"

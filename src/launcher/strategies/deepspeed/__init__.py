@@ -26,7 +26,7 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.weights import EXTRA, MODEL, extra_state, load_extra_state, load_weights
+from launcher.strategies.weights import EXTRA, MODEL, TIED, extra_state, load_extra_state, load_weights, tied_names
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
@@ -242,7 +242,8 @@ class DeepSpeedStrategy(NativeStrategy):
         tensors, parts, groups = self.state.snapshot()
         scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
         meta = {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}
-        return Snapshot(tensors, meta | {EXTRA: extra_state(self.model)}, parts)
+        meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
+        return Snapshot(tensors, meta, parts)
 
     def load(self, saved: Saved) -> None:
         if self.file is not None:
