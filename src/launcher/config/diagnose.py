@@ -4,6 +4,7 @@ Hydra stops at the first one. `diagnose` applies the overrides one by one, repor
 rest.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -66,6 +67,9 @@ def _searches(overrides: Sequence[str]) -> bool:
 def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> list[str]:
     readable = []
     for text in overrides:
+        if text.startswith("="):
+            faults.append(f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =.")
+            continue
         try:
             parsed = parse(text)
         except (HydraException, ValueError) as error:
@@ -87,6 +91,8 @@ def _unreadable(text: str, error: Exception) -> str:
         return f"{text}: should be KEY=VALUE or GROUP=OPTION."
     key, _, value = text.partition("=")
     detail = first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
+    # The names of the grammar's tokens help nobody.
+    detail = detail.partition(" expecting {")[0]
     return f"{text}: cannot be read ({detail}); quote a text with special characters: '{key}=\"{value}\"'."
 
 
@@ -97,6 +103,8 @@ class _Diagnosis:
         self.config_name, self.faults = config_name, faults
         self.bad_keys: set[str] = set()
         """Keys that are already reported; later jobs leave them out."""
+        self.bad_groups: set[str] = set()
+        """Groups whose chosen option is already reported."""
         self.groups = Compositions(lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True))
 
     def examine(self, overrides: Sequence[str]) -> None:
@@ -117,11 +125,19 @@ class _Diagnosis:
                 config = self.groups.copy(options)  # an override that fails may have changed something
                 apply_values(applied, config)
                 self.bad_keys.add(override.key_or_group)
+                if (
+                    group := nearest(override.key_or_group, loader().list_groups(""))
+                ) and "." not in override.key_or_group:
+                    self.bad_groups.add(group)
                 self.faults.append(f"{override.input_line}: {_bad_key(override, config, error)}")
         try:
             validate(config)
         except ConfigError as error:
-            self.faults += error.sentences
+            self.faults += [sentence for sentence in error.sentences if not self._follows_from_a_group(sentence)]
+
+    def _follows_from_a_group(self, sentence: str) -> bool:
+        """Whether a message is about the default option of a group that the user has set to something else."""
+        return any(re.search(rf"\b{re.escape(group)}[.=]", sentence) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:
         """The options that compose; None: not even the defaults do."""
@@ -129,6 +145,7 @@ class _Diagnosis:
         for override in groups:
             if fault := _unknown_option(override):
                 self.faults.append(f"{override.input_line}: {fault}")
+                self.bad_groups.add(override.key_or_group)
             else:
                 options.append(str(override.input_line))
         try:
@@ -148,6 +165,7 @@ class _Diagnosis:
                 good.append(text)
             except COMPOSITION_ERRORS as error:
                 self.faults.append(f"{text}: {_bad_option(error)}")
+                self.bad_groups.add(parse(text).key_or_group)
         return good
 
 
@@ -181,7 +199,11 @@ def _bad_option(error: Exception) -> str:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
-    return first_line(error)
+    sentence = first_line(error)
+    # Hydra looks for the group inside the package of the preset, which is the preset's own name.
+    if match := re.match(r"In '([^']+)': Could not override '(\w+)@(\w+)\.\2'", sentence):
+        return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {match[2]}."
+    return sentence
 
 
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:

@@ -48,6 +48,11 @@ def explain(error: BaseException, arguments: Namespace | None = None, in_session
         return []
     if arguments.shell_completion:
         return [f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."]
+    if arguments.config_path and "Primary config" in str(error):
+        return [
+            f"--config-path={arguments.config_path}: there is no such folder of configurations; to add options of your "
+            "own, use --config-dir=FOLDER."
+        ]
     config_name = arguments.config_name or "config"
     sentences = diagnose(arguments.overrides, arguments.config_dir, config_name, arguments.multirun, in_session)
     return sentences or [first_line(error)]

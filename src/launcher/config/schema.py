@@ -174,6 +174,8 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
     for key, value in tree.items():
         if key not in known and not _is_referred_to(written, key):
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
+            if isinstance(value, dict) and (sections := sorted(value.keys() & known)):
+                text = f"sets {', '.join(sections)} below itself; its file should begin with `# @package _global_`."
             yield Fault(key, show(value), text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:

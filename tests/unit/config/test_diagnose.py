@@ -1,0 +1,37 @@
+"""Each mistake of a command line gives its own message and no message that follows from it."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config.diagnose import diagnose
+
+FILES = {
+    "experiment/keys.yaml": "model:\n  dim: 64\n",
+    "experiment/defaults.yaml": "defaults:\n  - override /model: mlp\n",
+    "model/tab.yaml": "_target_: torch.nn.Linear\n\tbad: 1\n",
+    "model/twice.yaml": "_target_: torch.nn.Linear\n_target_: torch.nn.ReLU\n",
+}
+MISTAKES = {
+    "model=bn data=digits": ["model=bn: no option bn"],
+    "modle=mlp data=digits": ["modle=mlp: no key modle; did you mean model=mlp?"],
+    "model=tab data=digits": ["model=tab: The configuration cannot be read as YAML"],
+    "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
+    "data=digit": ["data=digit: no option digit; did you mean data=digits?"],
+    "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
+    "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should begin with"],
+    "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @package _global_`"],
+    "trainer.max_steps = 3": ["trainer.max_steps: should be KEY=VALUE", "=: should be KEY=VALUE", "3: should be KEY="],
+    "data.batch_size=16,": ["data.batch_size=16,: cannot be read (mismatched input '<EOF>'); quote"],
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistake_gives_its_own_message_alone(command: str, tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    messages = diagnose(command.split(), tmp_path)
+    assert len(messages) == len(MISTAKES[command]), messages
+    for message, start in zip(messages, MISTAKES[command], strict=True):
+        assert message.startswith(start)
