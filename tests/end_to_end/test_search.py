@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -42,7 +43,9 @@ def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="children of a killed search end by a call of Linux")
-def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never_paused(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_that_never_paused(
+    tmp_path: Path,
+) -> None:
     outputs = tmp_path / "outputs"
     killed = start(outputs, "hpo.parallel=2")
     for line in killed.stdout:
@@ -56,10 +59,13 @@ def test_a_search_that_is_killed_continues_and_its_best_run_is_as_one_that_never
         assert time.monotonic() < deadline, "a trial outlives its search"
         time.sleep(0.05)
 
+    original, outputs = outputs, Path(shutil.copytree(outputs, tmp_path / "copied"))
+    before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     again = start(outputs, "hpo.parallel=2")
     text, _ = again.communicate(timeout=500)
     assert again.returncode == 0, text
     assert "trials so far" in text
+    assert before == {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     trials = asked(outputs)
     assert [trial["number"] for trial in trials] == [0, 1, 2, 3], text
     assert len({trial["run"] for trial in trials}) == 4

@@ -34,7 +34,7 @@ def study_on_disk(outputs: Path, objectives: tuple[str, ...] = ("val/loss",), pa
         run.record_path.write_text(json.dumps({"attempts": [], "max_steps": 30, **record}))
         rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step, "val/accuracy": loss} for step in steps]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        lines.append({"number": number, "params": params, "overrides": [], "run": f"toy/{number:08x}", "refusal": None})
-    lines.append({"number": 6, "params": {"optimizer.lr": 0.02}, "overrides": [], "run": None, "refusal": "no"})
+        lines.append({"number": number, "params": params, "run": f"toy/{number:08x}", "refusal": None})
+    lines.append({"number": 6, "params": {"optimizer.lr": 0.02}, "run": None, "refusal": "no"})
     (folder / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"number": 7, "pa')
     return folder

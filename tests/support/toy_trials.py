@@ -109,13 +109,19 @@ def suggest_y(config: Any, trial: Any) -> None:
 
 
 def search(
-    folder: Path, runner: Any, space: Any = SPACE, compose: Any = composed, say: Any = None, **settings: Any
+    folder: Path,
+    runner: Any,
+    space: Any = SPACE,
+    compose: Any = composed,
+    say: Any = None,
+    fixed: Sequence[str] = (),
+    **settings: Any,
 ) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
     study = folder / "studies" / "toy"
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    made = Search(study, folder, keys, space, [], compose, runner, rungs_of(keys, CONFIG), say or lines.append)
+    made = Search(study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG), say or lines.append)
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

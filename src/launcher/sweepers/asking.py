@@ -44,7 +44,6 @@ class Asker:
         trial = Trial(
             self.number,
             asked.params,
-            [*self.fixed, *overrides_of(asked.params)],
             asked.attrs,
             asked.ranges,
             origin="sampled" if fixed is None else "enqueued",
@@ -52,14 +51,19 @@ class Asker:
             target=halving.first_target(bracket, self.rungs),
         )
         try:
-            trial.run = self.compose(trial.overrides, self.number).run
+            trial.run = self.compose(self.overrides(trial.params), self.number).run
         except ConfigError as error:
             trial.refusal = error.sentences[0]
         return trial
 
+    def overrides(self, params: dict[str, Any]) -> list[str]:
+        """The command line of a trial, with what the current command sets for all trials. A study keeps only the
+        values, so that a moved or copied one trains where its command says."""
+        return [*self.fixed, *overrides_of(params)]
+
     def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
         try:
-            job = self.compose([*self.fixed, *overrides_of(params)], self.number)
+            job = self.compose(self.overrides(params), self.number)
         except ConfigError:
             return  # `ask` refuses the trial for this
         suggest(str(self.settings.space_function), job.plain, trial)

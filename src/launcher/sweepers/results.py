@@ -75,7 +75,7 @@ def preset(trial: Trial, search: Search, loader: Any) -> str:
     """The content of a file for `conf/experiment/` that trains the trial's run."""
     defaults: list[Any] = []
     values: dict[str, Any] = {}
-    for override in map(parse, trial.overrides):
+    for override in map(parse, search.asker.overrides(trial.params)):
         key, value = override.key_or_group, override.value()
         if override.is_delete() or key.startswith(NOT_IN_NAME):
             continue

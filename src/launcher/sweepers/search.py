@@ -48,7 +48,7 @@ class Search:
         say: Callable[[str], None],
         show: Callable[["Search"], None] = lambda search: None,
     ):
-        self.folder, self.outputs, self.settings, self.space, self.fixed = folder, outputs, settings, space, fixed
+        self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.compose, self.runner, self.rungs, self.poll = compose, runner, rungs, runner.poll
         self.say, self.show = say, show
         self.journal = Journal(folder / "trials.jsonl")
@@ -188,7 +188,7 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _start(self, trial: Trial) -> None:
-        job = self.compose(trial.overrides, trial.number)
+        job = self.compose(self.asker.overrides(trial.params), trial.number)
         if job.run != trial.run:
             raise ConfigError(
                 f"{self.folder}: trial {trial.number} was run {trial.run} and would now be {job.run}: the "

@@ -29,7 +29,6 @@ class Trial:
 
     number: int
     params: dict[str, Any]
-    overrides: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
     """What Optuna's sampler stores with the trial."""
     ranges: dict[str, str] = field(default_factory=dict)
@@ -93,7 +92,7 @@ class Trial:
         return value(self.curves[0], settings.value, settings.mode, step)
 
 
-ASKED = ("number", "params", "overrides", "attrs", "ranges", "origin", "run", "refusal", "bracket", "target")
+ASKED = ("number", "params", "attrs", "ranges", "origin", "run", "refusal", "bracket", "target")
 DECIDED = {"target", "pruned", "cancelled", "failures", "refusal"}
 
 

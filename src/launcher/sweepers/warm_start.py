@@ -9,7 +9,7 @@ from launcher.errors import ConfigError
 from launcher.runs.find import find_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.search import Search
-from launcher.sweepers.space import Space, bare, is_within, overrides_of
+from launcher.sweepers.space import Space, bare, is_within
 from launcher.sweepers.trials import Trial
 
 
@@ -23,7 +23,7 @@ def add_known_runs(search: Search) -> int:
         params = params_of(run, search.space)
         if params is None:
             continue
-        trial = Trial(len(search.trials), params, [*search.fixed, *overrides_of(params)], origin="known", run=run.label)
+        trial = Trial(len(search.trials), params, origin="known", run=run.label)
         if not _is_run_of(trial, search):
             continue
         trial.look(search.outputs, search.settings)
@@ -36,7 +36,7 @@ def add_known_runs(search: Search) -> int:
 def _is_run_of(trial: Trial, search: Search) -> bool:
     """Whether the study would start this very run for these values, so that nothing else differs."""
     try:
-        return search.compose(trial.overrides, trial.number).run == trial.run
+        return search.compose(search.asker.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:
         return False
 

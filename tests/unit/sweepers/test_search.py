@@ -1,6 +1,7 @@
 """The search over trials that train at once: what is asked, promoted, stopped, repeated and reported."""
 
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution
 
+from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.search import Search
 from launcher.sweepers.trials import best_of
-from support.toy_trials import ToyRunner, loss, search
+from support.toy_trials import ToyRunner, composed, loss, search
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")
 
@@ -248,6 +250,42 @@ def test_a_study_whose_configuration_changed_is_refused(tmp_path: Path) -> None:
     study.trials[0].run = "toy/other"
     with pytest.raises(ConfigError, match="the configuration was changed while the study ran"):
         study.run()
+
+
+@pytest.mark.parametrize("act", [Path.rename, shutil.copytree])
+def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(tmp_path: Path, act: Any) -> None:
+    """Trials that were interrupted, that paused, and new ones."""
+    places: list[str] = []
+
+    class Records(ToyRunner):
+        def start(self, number: int, config: Any, hydra: Any) -> None:
+            places.append(config["place"])
+            super().start(number, config, hydra)
+
+    def compose(overrides: list[str], number: int) -> SweepJob:
+        job = composed([each for each in overrides if not each.startswith("paths")], number)
+        job.plain["place"] = dict(each.split("=") for each in overrides)["paths.outputs"]
+        return job
+
+    def continued(outputs: Path, n_trials: int, **keys: Any) -> Search:
+        fixed, runner = [f"paths.outputs={outputs}"], Records(outputs, **keys)
+        return search(outputs, runner, compose=compose, fixed=fixed, n_trials=n_trials, pruner="asha", min_steps=30)
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    continued(old, 3).run()
+    with pytest.raises(Killed):
+        continued(old, 6, breaks=die).run()
+    act(old, new)
+    before = contents(old)
+    places.clear()
+    (again := continued(new, 9)).run()
+    assert len(places) > 2 and {*places} == {str(new)}
+    assert contents(old) == before
+    assert statuses(again)["open"] == 0 and str(old) not in again.journal.path.read_text()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def die(number: int, start: int) -> int:

@@ -13,7 +13,7 @@ from launcher.sweepers.trials import Journal, Trial, best_of
 
 def completed(number: int, run: str, *values: float) -> Trial:
     curves = tuple(Curve([1.0], [value]) for value in values)
-    return Trial(number, {}, [], run=run, state="completed", step=1, curves=curves)
+    return Trial(number, {}, run=run, state="completed", step=1, curves=curves)
 
 
 @pytest.mark.parametrize("count", [0, 1, 60])
@@ -33,7 +33,7 @@ def test_the_best_of_several_objectives_are_those_that_no_other_is_better_than(c
 def test_the_first_line_is_durable_with_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
-    journal, trial = Journal(tmp_path / "trials.jsonl"), Trial(0, {}, [])
+    journal, trial = Journal(tmp_path / "trials.jsonl"), Trial(0, {})
     journal.ask(trial)
     assert synced[-2:] == [tmp_path.stat().st_ino, journal.path.stat().st_ino]
     synced.clear()
