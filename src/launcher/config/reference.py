@@ -107,7 +107,10 @@ def _keys(path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequ
         if name in NOT_KEYS:
             continue
         if _has_target(value):
-            keys += _keys(join(path, name), value, _signature(dict(_items(value))["_target_"].value), lines)
+            target = dict(_items(value))["_target_"]
+            if target.value == "???":
+                keys.append(_key(join(join(path, name), "_target_"), target, None, lines))
+            keys += _keys(join(path, name), value, _signature(target.value), lines)
         else:
             keys.append(_key(join(path, name), value, spec, lines))
     for parameter in spec.parameters if spec is not None else ():
