@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
-from torch.optim.lr_scheduler import LambdaLR
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import Renamed
+from launcher.optim.schedulers import set_rate, set_rates
 from launcher.run.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, tied_names
 
@@ -114,14 +113,13 @@ def _set_groups(
     """
     scheduler = trainer.lr_scheduler
     for index, (group, own) in enumerate(zip(trainer.optimizer.param_groups, own_groups, strict=True)):
-        full = float(own["initial_lr"] if "initial_lr" in own else own["lr"])
-        rate = full
-        if isinstance(scheduler, LambdaLR):
-            rate = full * scheduler.lr_lambdas[index](scheduler.last_epoch)
-        elif scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
-            rate = full * saved["_last_lr"][index] / saved["base_lrs"][index]
+        rate = float(own["initial_lr"] if "initial_lr" in own else own["lr"])
+        if scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
+            rate *= saved["_last_lr"][index] / saved["base_lrs"][index]
         lr = group["lr"]
         group.update(own)
-        group["lr"] = lr.fill_(rate) if isinstance(lr, torch.Tensor) else rate
+        group["lr"] = lr
+        set_rate(group, rate)
     if scheduler is not None and own_schedule is not None and "base_lrs" in own_schedule:
         scheduler.base_lrs = own_schedule["base_lrs"]
+    set_rates(trainer.optimizer, scheduler, None)

@@ -13,6 +13,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
+from launcher.optim.schedulers import set_rates
 from launcher.run import ranks
 from launcher.run.provenance import is_restart, slurm_job_id
 from launcher.run.record_format import has_followed, read_record
@@ -248,6 +249,7 @@ class Resuming:
             state = stored.meta["training_state"]
             trainer.load_training_state(state | {"data_loader": own_position(state, mine if same_ranks else None)})
             trainer.strategy.load(stored)
+            set_rates(trainer.optimizer, trainer.lr_scheduler, state["lr_scheduler"])
         if trainer.state.stop_reason is not None and (self.choice.is_fork or not self._is_same(stored)):
             trainer.state.stop_reason = None
         for hook in trainer.hooks:

@@ -18,8 +18,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.checks import warmup_fault
 from launcher.errors import ConfigError
@@ -123,6 +124,48 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
         raise ConfigError(str(fault))
     # plus 1e-9: 0.29 * 100 is 28.999999999999996
     return steps or int((ratio or 0.0) * total + 1e-9)
+
+
+def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
+    """Load a schedule's state. A function of the step that replaces another kind of schedule starts at `step`."""
+    if scheduler is None:
+        return
+    if isinstance(scheduler, LambdaLR) and not _is_of_step(saved):
+        saved = scheduler.state_dict() | {"last_epoch": step, "_step_count": step + 1}
+    if saved is not None:
+        scheduler.load_state_dict(saved)
+
+
+def set_rates(optimizer: Optimizer, scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
+    """Give each group the learning rate that the schedule has at its step, if it is not the schedule of the checkpoint.
+
+    The checkpoint's optimizer has the rate of the former schedule, which would be used for one more step. A schedule
+    that is not a function of the step keeps it; without a schedule each group has its full rate.
+
+    Args:
+        saved: the state of the schedule in the checkpoint; None: it had none, or the rates are to be set in any case.
+    """
+    if isinstance(scheduler, LambdaLR):
+        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
+        # An unchanged schedule leaves a rate that a hook has set.
+        if saved is None or not _is_of_step(saved) or saved["_last_lr"] != rates:
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                set_rate(group, rate)
+            scheduler._last_lr = rates
+    elif scheduler is None and saved is not None:
+        for group in optimizer.param_groups:
+            set_rate(group, group.get("initial_lr", group["lr"]))
+
+
+def set_rate(group: dict[str, Any], rate: Any) -> None:
+    lr = group["lr"]
+    group["lr"] = lr.fill_(rate) if isinstance(lr, Tensor) else rate
+
+
+def _is_of_step(saved: dict[str, Any] | None) -> bool:
+    """Whether the stored schedule was a function of the step."""
+    return saved is not None and "lr_lambdas" in saved
 
 
 def needs_metric(scheduler: Any) -> bool:

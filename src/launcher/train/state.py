@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader
 
 from launcher.data.plain import WORKERS_DRAW_ANEW, why_not_exact
 from launcher.hooks.state import InMemory, hook_states, hook_tensors, load_hook_states
+from launcher.optim.schedulers import load_schedule, set_rates
 
 if TYPE_CHECKING:
     from launcher.train.trainer import BaseTrainer
@@ -40,6 +41,7 @@ def load_state_dict(trainer: "BaseTrainer", state: dict[str, Any], options: Any)
         optim_state_dict=training_state["optimizer"],
         options=options,
     )
+    set_rates(trainer.optimizer, trainer.lr_scheduler, training_state["lr_scheduler"])
     for hook in trainer.hooks:
         hook.load_tensors(trainer, InMemory(state.get("hook_tensors", {})))
     hooks = state.get("hooks")
@@ -69,8 +71,7 @@ def load_training_state(trainer: "BaseTrainer", saved: dict[str, Any]) -> None:
     state.epoch = saved.get("epoch", 0)
     # A run that is extended is asked to train on.
     state.stop_reason = saved.get("stop_reason") if saved.get("max_steps") == state.max_steps else None
-    if trainer.lr_scheduler is not None and saved["lr_scheduler"] is not None:
-        trainer.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+    load_schedule(trainer.lr_scheduler, saved["lr_scheduler"], state.step)
     if saved["grad_scaler"]:
         trainer.grad_scaler.load_state_dict(saved["grad_scaler"])
     position = saved.get("data_loader")

@@ -1,11 +1,16 @@
 """What a trainer stores beside model, optimizer and hooks."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.optim import optimizers, schedulers
 from launcher.train.state import load_training_state, training_state
 from support.toy import GOOD, Toy
 
@@ -73,3 +78,107 @@ def test_a_lost_position_is_mentioned(
     saved = training_state(built(tmp_path, batches=[GOOD]))
     load_training_state(built(tmp_path, batches=batches), saved | {"step": step})
     assert (warning in caplog.text) if warning else not caplog.text
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "adamw": partial(optimizers.adamw, lr=0.1),
+    "sgd": partial(optimizers.sgd, lr=0.1, momentum=0.9),
+    "muon": partial(optimizers.muon, lr=0.1),
+}
+OURS = {
+    name: partial(getattr(schedulers, name), **({} if name == "constant" else {"warmup_steps": 2}))
+    for name in ("cosine", "linear", "wsd", "constant_with_warmup", "constant")
+}
+
+
+def schedule(name: str, steps: int) -> Callable[..., Any] | None:
+    if name == "none":
+        return None
+    if name == "plateau":
+        return partial(ReduceLROnPlateau, patience=0)
+    return OURS[name] if name == "constant" else partial(OURS[name], max_steps=steps)
+
+
+class Rates(Toy):
+    """Keeps the rates of each step, and how far each step moves a weight."""
+
+    def __init__(self, folder: Path, steps: int, scheduler: Any, optimizer: str = "sgd"):
+        super().__init__([CheckpointingHook(interval=3)], steps, folder)
+        self.make, self.make_optimizer, self.seen, self.moved = scheduler, OPTIMIZERS[optimizer], [], []
+
+    def build_model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)), torch.nn.Linear(2, 1))
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        return self.make_optimizer(self.model)
+
+    def build_lr_scheduler(self) -> Any:
+        return None if self.make is None else self.make(self.optimizer)
+
+    def forward(self, input: torch.Tensor) -> Any:
+        self.seen.append([float(group["lr"]) for group in self.optimizer.param_groups])
+        self.moved.append([p.detach().clone() for p in self.model.parameters()])
+        return super().forward(input)
+
+
+def trained(*args: Any) -> Rates:
+    trainer = Rates(*args)
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", [*OURS, "none"])
+def test_an_extended_run_has_the_rates_of_a_run_of_that_length(tmp_path: Path, name: str, optimizer: str) -> None:
+    whole = trained(tmp_path / "whole", 12, schedule(name, 12), optimizer)
+    trained(tmp_path / "parts", 6, schedule(name, 6), optimizer)
+    parts = trained(tmp_path / "parts", 12, schedule(name, 12), optimizer)
+    assert parts.seen == whole.seen[6:], "from its first step"
+    assert any(not torch.equal(a, b) for a, b in zip(parts.moved[0], parts.moved[1], strict=True))
+
+
+CHANGES = [(before, now) for before in [*OURS, "none", "plateau"] for now in [*OURS, "none"] if before != now]
+
+
+@pytest.mark.parametrize(("before", "now"), CHANGES)
+def test_a_changed_schedule_is_followed_from_the_step_of_the_checkpoint(tmp_path: Path, before: str, now: str) -> None:
+    whole = trained(tmp_path / "whole", 12, schedule(now, 12))
+    trained(tmp_path / "parts", 6, schedule(before, 6))
+    assert trained(tmp_path / "parts", 12, schedule(now, 12)).seen == whole.seen[6:]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(schedule(name, 12) for name in OURS),
+        partial(StepLR, step_size=5),
+        partial(OneCycleLR, max_lr=1, total_steps=13),
+    ],
+)
+def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, make: Any) -> None:
+    whole = trained(tmp_path / "whole", 12, make)
+    first = Rates(tmp_path / "parts", 12, make)
+    first.pause_at = 7
+    first.train()
+    parts = trained(tmp_path / "parts", 12, make)
+    assert first.seen + parts.seen == whole.seen
+    state, expected = (trainer.model.state_dict() for trainer in (parts, whole))
+    assert all(torch.equal(state[key], expected[key]) for key in expected)
+
+
+def test_a_rate_that_a_hook_has_set_is_kept_under_an_unchanged_schedule(tmp_path: Path) -> None:
+    trainer = built(tmp_path, Toy)
+    schedulers.set_rate(trainer.optimizer.param_groups[0], 7.0)
+    schedulers.set_rates(trainer.optimizer, trainer.lr_scheduler, trainer.lr_scheduler.state_dict())
+    assert trainer.optimizer.param_groups[0]["lr"] == 7.0
+
+
+def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
+    lr = torch.tensor(0.1)
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    saved = schedulers.linear(optimizer, max_steps=4, warmup_steps=0).state_dict()
+    scheduler = schedulers.linear(optimizer, max_steps=8, warmup_steps=0)
+    schedulers.load_schedule(scheduler, saved | {"last_epoch": 4, "_last_lr": [torch.tensor(0.0)]}, 4)
+    schedulers.set_rates(optimizer, scheduler, saved | {"_last_lr": [torch.tensor(0.0)]})
+    assert optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)
