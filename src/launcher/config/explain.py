@@ -18,6 +18,7 @@ from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
 from launcher.run.folder import RunFolder
+from launcher.run.printable import printable
 
 LOG = "launcher_log"
 LIBRARIES = (
@@ -30,7 +31,7 @@ LIBRARIES = (
 
 
 def report(sentences: Sequence[str]) -> None:
-    print("\n".join(sentences), file=sys.stderr, flush=True)
+    print(printable("\n".join(sentences)), file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException, arguments: Namespace | None = None, in_session: bool = False) -> list[str]:

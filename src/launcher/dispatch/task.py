@@ -10,6 +10,7 @@ from launcher.config.resolve import resolved
 from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
 from launcher.run import signals
+from launcher.run.folder import RunFolder
 from launcher.run.provenance import slurm_job_id
 from launcher.slurm.requeue import guarded
 
@@ -23,6 +24,7 @@ def task(config: DictConfig) -> Any:
     if not signals.installed():  # in a process of a Hydra launcher, which has its own handlers
         signals.install()
     schema.validate(config)
+    RunFolder(config.run.dir).check_links()
     alone = not join_ranks()  # several ranks must exit together, so they check once they can agree
     dispatch = construct(resolved(config)["dispatch"])
 

@@ -143,6 +143,23 @@ class RunFolder:
         """The log of one rank; rank 0's is the run's."""
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
+    def check_links(self) -> None:
+        """Check that what is written here stays here. `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
+
+        Raises:
+            ConfigError: a link leads out of the folder.
+        """
+        inside = self.path.resolve()
+        own = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
+        for folder in (self.hydra, self.logs, self.export, self.path / "images"):
+            own += [Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+        for entry in own:
+            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
+                raise ConfigError(
+                    f"run.dir='{self.path}': {entry.relative_to(self.path)} is a link to {os.path.realpath(entry)}, "
+                    "outside the run's folder, where nothing is written; remove the link."
+                )
+
     @contextmanager
     def being_written(self) -> Iterator[None]:
         """

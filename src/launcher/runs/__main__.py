@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.run.logs import ending_with_reader, prepare_output
+from launcher.run.printable import printable_output
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
@@ -114,7 +115,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
     prepare_output()
-    with ending_with_reader():
+    with printable_output(), ending_with_reader():
         return _run(sys.argv[1:] if arguments is None else arguments)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
+from launcher.run.printable import printable
 from launcher.runs.find import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue
@@ -118,8 +119,8 @@ def copy(path: Path, position: int) -> int:
     """Print a file from `position` to its end; returns the number of bytes."""
     with open(path, "rb") as file:
         start = file.seek(position)
-        while text := file.read(1 << 16):
-            emit(text)
+        while lines := file.readlines(1 << 16):  # whole lines: no character is divided
+            emit(b"".join(lines))
         return file.tell() - start
 
 
@@ -147,6 +148,8 @@ def growth(
 
 
 def emit(text: bytes) -> None:
-    """Print bytes as they are: a log may contain anything."""
-    sys.stdout.buffer.write(text)
+    """Print bytes of a log, whatever its encoding, with its control characters as text."""
+    line = text.decode(errors="surrogateescape")
+    shown = printable(line, colors=sys.stdout.isatty(), returns=True)
+    sys.stdout.buffer.write(shown.encode(errors="surrogateescape"))
     sys.stdout.buffer.flush()

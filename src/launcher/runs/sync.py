@@ -79,6 +79,7 @@ def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | 
 def sync(
     run: StoredRun, tracked: TrackedRun, trackers: dict[str, Tracker], *, follow: bool, stop: threading.Event
 ) -> bool:
+    run.folder.check_links()
     lock = FollowerLock(run.folder)
     try:
         lock.acquire()

@@ -1,0 +1,49 @@
+"""Output that shows control characters as text. A run folder may come from somebody else: a terminal would obey the
+escape sequences in its files."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO, cast
+
+CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Colours, and all control characters other than a tab and a newline."""
+
+
+def printable(text: str, colors: bool = False, returns: bool = False) -> str:
+    r"""A text with its control characters as `\x1b`.
+
+    Args:
+        colors: leave colours as they are.
+        returns: leave carriage returns as they are.
+    """
+
+    def shown(match: re.Match[str]) -> str:
+        if (colors and match[1]) or (returns and match[0] == "\r"):
+            return match[0]
+        return "".join(f"\\x{ord(each):02x}" if CONTROL.match(each) else each for each in match[0])
+
+    return CONTROL.sub(shown, text)
+
+
+class Printable:
+    """A stream that writes printable text. A terminal gets the colours of our tables."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(printable(text, colors=self._stream.isatty()))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def printable_output() -> Iterator[None]:
+    """What is printed to the standard streams, as printable text."""
+    streams = [cast(TextIO, Printable(stream)) for stream in (sys.stdout, sys.stderr)]
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+        yield
