@@ -26,11 +26,6 @@ def chunks(runs: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
         yield runs[start : start + most]
 
 
-def share(parallelism: int | None, count: int, total: int) -> int | None:
-    """The share of `array_parallelism` for an array with `count` of the `total` runs."""
-    return None if parallelism is None else max(1, parallelism * count // total)
-
-
 def submit(
     script: Script,
     runs: list[SubmittedRun],
@@ -38,7 +33,7 @@ def submit(
     is_array: bool,
     parallelism: int | None,
     code: Path | None,
-) -> None:
+) -> str:
     """Submit the runs as one array, or one run as a plain job, and note the job's id. If SLURM refuses it, the run
     folders are restored.
 
@@ -46,6 +41,8 @@ def submit(
         path: where the job's script is written.
         parallelism: at most this many of the runs at once.
         code: the folder of a snapshot.
+    Returns:
+        The job's id.
     Raises:
         ConfigError: SLURM does not have the job.
     """
@@ -59,6 +56,7 @@ def submit(
         job = submission.hand_over(path)
     for run, note in zip(runs, notes, strict=True):
         run.job_id = job if note.task is None else f"{job}_{note.task}"
+    return job
 
 
 def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:

@@ -262,10 +262,13 @@ class SlurmDispatch:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due[0], [] if code is None else snapshot.lines(code))
+            first = script.flags.get("dependency")
             for part, chunk in enumerate(arrays.chunks(due)):
                 signals.check()
-                parallelism = arrays.share(self.array_parallelism, len(chunk), len(due))
-                arrays.submit(script, chunk, folder / f"job-{part}.sh", len(due) > 1, parallelism, code)
+                path = folder / f"job-{part}.sh"
+                job = arrays.submit(script, chunk, path, len(due) > 1, self.array_parallelism, code)
+                if self.array_parallelism is not None:  # SLURM limits an array, not several
+                    script.flags["dependency"] = ",".join(filter(None, (first, f"afterany:{job}")))
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:

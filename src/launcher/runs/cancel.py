@@ -32,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
         if (message := refused.get(str(run.job_id))) is not None:
             print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
             continue
-        record_cancelled(run)
+        # A live run records its end itself, after its save; a suspended one gets no chance to.
+        if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
+            record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     stopped = [run for run in here if stop(run)]
     left = [run for run in chosen if run.state in ("queued", "running") and run not in in_queue and run not in here]
@@ -46,12 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if left or refused or len(stopped) < len(here) else 0
 
 
-def record_cancelled(run: StoredRun) -> None:
-    """Record the end of a job without a live run. A live run records its end itself, after its save; a suspended one
-    gets no chance to."""
-    if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
-        record = RunRecord(run.folder)
-        record.revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=run.job.id)
+def record_cancelled(run: StoredRun, job: str | None) -> None:
+    """Record the end of a SLURM job that could not record it."""
+    RunRecord(run.folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job)
 
 
 def stop(run: StoredRun) -> bool:

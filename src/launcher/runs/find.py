@@ -11,7 +11,7 @@ from launcher.run.files import expanded
 from launcher.run.folder import run_folders
 from launcher.runs.cache import RunCache
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob, queue
+from launcher.slurm.scheduler import QueuedJob, cancelled, queue
 from launcher.slurm.submission import FROZEN
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a folder"
@@ -30,10 +30,25 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
 
 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
-    """One call of squeue for all runs; none where no run has a job that could be in the queue."""
+    """One call of squeue for all runs; none where no run has a job that could be in the queue. Where a job
+    has left it without a record of its end, SLURM is asked whether it was cancelled."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
-        join_queue(open_runs, queue(run.folder.path / FROZEN for run in open_runs))
+        jobs = queue(run.folder.path / FROZEN for run in open_runs)
+        join_queue(open_runs, jobs)
+        if jobs is not None:
+            ask_cancelled(open_runs)
+
+
+def ask_cancelled(runs: Iterable[StoredRun]) -> None:
+    """Find the runs whose job was cancelled before it could record that: while it waited, or was suspended."""
+    lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
+    jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
+    if not jobs:
+        return
+    for job in cancelled(jobs, [run.folder.path / FROZEN for run in jobs.values()]):
+        jobs[job].was_cancelled = True
+        jobs[job].__dict__.pop("state", None)
 
 
 def find_runs(outputs: Path, cache: RunCache | None = None) -> list[StoredRun]:

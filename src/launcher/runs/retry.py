@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.config.construct import construct
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
-from launcher.runs.cancel import chosen_runs
+from launcher.runs.cancel import chosen_runs, record_cancelled
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.submission import frozen, frozen_code
@@ -35,6 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     completing = [run for run in chosen if run.job is not None and run.job.state == "COMPLETING"]
     for run in completing:
         print(f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left", file=sys.stderr)
+    for run in chosen:
+        if run.was_cancelled and run not in due:
+            record_cancelled(run, run.open_job_id)
+            print(
+                f"{run.label}: its SLURM job was cancelled; to submit it: retry {run.id} state=cancelled",
+                file=sys.stderr,
+            )
     if not due and completing:
         return 1
     if not due:

@@ -38,6 +38,8 @@ class StoredRun:
     """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
     """True once SLURM was asked: a run without a job then has none."""
+    was_cancelled: bool = False
+    """Whether SLURM says so of a job that did not record its end, set by `ask_queue`."""
     logged: dict[str, Any] | None = None
     """The summary of its metrics.jsonl in run.json."""
 
@@ -119,6 +121,8 @@ class StoredRun:
         """
         if not self.record:
             return "damaged"
+        if self.was_cancelled:
+            return "cancelled"
         state = str(self.record.get("state") or "new")
         if state == "running" and not is_held(self.folder):
             if self.job is None:
@@ -147,6 +151,13 @@ class StoredRun:
         """The SLURM job of its newest attempt."""
         last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
         return str(last) if last else None
+
+    @property
+    def open_job_id(self) -> str | None:
+        """The SLURM job that run.json waits for: the submitted one, or that of the newest attempt."""
+        if self._is_queued:
+            return self.note.job_id if self.note is not None else None
+        return self.last_job_id
 
     @property
     def job_id(self) -> str | None:

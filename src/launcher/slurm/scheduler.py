@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,6 +190,39 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
         return None
     jobs = (QueuedJob(*line.strip().split("|", 4)) for line in lines if line.count("|") >= 4)
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
+
+
+def cancelled(jobs: Collection[str], notes: Iterable[Path] = ()) -> set[str]:
+    """Those of the jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job MinJobAge after
+    its end (300 s by default). An array's task that was cancelled alone, before it started, is never known.
+
+    Args:
+        jobs: ids of jobs that have left the queue.
+        notes: as in `queue`.
+    """
+    found: set[str] = set()
+    with suppress(SchedulerError):
+        lines = call(["squeue", "--noheader", "--array", "--states=CANCELLED", _users(notes), "--format=%i"])
+        found |= set(lines.split())
+    left = sorted(set(jobs) - found)
+    if left and shutil.which("sacct"):
+        with suppress(SchedulerError):
+            for line in call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]).splitlines():
+                job, _, state = line.partition("|")
+                found |= set(_tasks(job)) if state.startswith("CANCELLED") else set()
+    return found & set(jobs)
+
+
+def _tasks(job: str) -> Iterator[str]:
+    """The ids in a job id of sacct: 2_[0-3,7%2] are the tasks of array 2 that have not started."""
+    array, bracket, ranges = job.partition("_[")
+    if not bracket:
+        yield job
+        return
+    for each in ranges.rstrip("]").partition("%")[0].split(","):
+        first, _, last = each.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            yield from (f"{array}_{task}" for task in range(int(first), int(last or first) + 1))
 
 
 def _users(notes: Iterable[Path]) -> str:
