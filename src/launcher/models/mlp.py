@@ -1,5 +1,7 @@
 """Fully connected layers: over features, or over the last few tokens."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -85,28 +87,38 @@ class MLP(Model):
             The loss, and the record `accuracy`; in evaluation also `logits` and `targets`.
         """
         input, target = next_tokens(batch)
-        logits = self.logits(input)
+        logits = self.logits(input, batch.get("position_ids") if isinstance(batch, Mapping) else None)
         loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
     def num_targets(self, batch: TokenBatch) -> Tensor:
         return count_targets(next_tokens(batch)[1])
 
-    def logits(self, input: Tensor) -> Tensor:
-        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size]."""
-        x = input if self.embedding is None else self._windows(self.embedding(input))
+    def logits(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size].
+
+        Args:
+            positions: of each token in its document [B, T], for several documents in a row.
+        """
+        x = input if self.embedding is None else self._windows(self.embedding(input), positions)
         for block in self.blocks:
             x = block(x)
         return self.head(x)
 
-    def _windows(self, x: Tensor) -> Tensor:
+    def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
         """Each position's last `context` embeddings, itself last: [B, T, E] -> [B, T, context * E].
 
-        Positions before the first token are zero.
+        Positions before the first token of the document are zero.
         """
         length = x.shape[1]
         padded = F.pad(x, (0, 0, self.context - 1, 0))
-        return torch.cat([padded[:, i : i + length] for i in range(self.context)], dim=-1)
+        parts = [padded[:, i : i + length] for i in range(self.context)]
+        if positions is not None:
+            parts = [
+                part.masked_fill((positions < back)[..., None], 0.0)
+                for part, back in zip(parts, reversed(range(self.context)), strict=True)
+            ]
+        return torch.cat(parts, dim=-1)
 
     @torch.no_grad()
     def init_weights(self) -> None:

@@ -37,6 +37,7 @@ from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
 from launcher.train.composed import Trainer
 from launcher.train.events import check_hook
+from launcher.train.packing import check_packing
 
 logger = logging.getLogger("launcher")
 
@@ -69,12 +70,13 @@ def build_trainer(
         "world_size": strategy.ranks.world_size,
         "device": strategy.device,
     }
+    loader = data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place)
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
         build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
-        data_loader=data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place),
+        data_loader=loader,
         hooks=hooks,
         context=RunContext(
             val_loader=partial(data.val_loader, batch_size=plan.micro_batch_size, **place),
@@ -92,6 +94,7 @@ def build_trainer(
         logger=logger,
     )
     trainer.build()
+    check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
         trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
     collector.resume()
