@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         for text in growth(path, position, watch.has_ended):
             emit(text)
+    if not watch.is_job_log and (reason := early_end(StoredRun.read(wanted.folder.path))):
+        print(f"launcher: {wanted.label}: the last start ended before its log began: {reason}", file=sys.stderr)
     return 0
 
 
@@ -70,6 +72,13 @@ def failure(run: StoredRun) -> str:
     """Why the newest attempt ended, for a run that failed before its log began."""
     reason = run.attempts[-1].get("reason") if run.attempts else None
     return f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}" if reason else ""
+
+
+def early_end(run: StoredRun) -> str:
+    """How the newest start ended, if its attempt had not begun: the log has nothing of it; "" otherwise."""
+    last = run.attempts[-1] if run.attempts else {}
+    is_early = last.get("reason") and last.get("started") == last.get("ended")
+    return f"{last['outcome']}, {last['reason']}" if is_early else ""
 
 
 class RunWatch:

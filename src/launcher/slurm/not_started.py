@@ -20,6 +20,7 @@ NOISE = re.compile(
     r"srun: (Terminating|launch/|error: .*: tasks? .*: (Exited|Terminated|Killed|Aborted))"
     r"|slurmstepd: error: \*\*\*|Try \"srun --help"
 )
+TASK_END = re.compile(r"srun: error: (.*: tasks? .*: .*)")
 ENDS = 4096
 """Bytes at the end of the job's log in which its last line is looked for."""
 
@@ -48,13 +49,22 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 def last_line(log: Path) -> str:
     """The last informative line of a log; "" without one. At the end, srun only repeats the exit code."""
+    return next((line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)), "")
+
+
+def task_end(log: Path) -> str:
+    """How the first task ended that ended badly, as srun says it in the log's last lines; "" if it does not."""
+    return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
+
+
+def end_of(log: Path) -> list[str]:
+    """The last lines of a log; none without one."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))
-            lines = file.read().decode(errors="replace").split("\n")
+            return file.read().decode(errors="replace").split("\n")
     except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip() and not NOISE.match(line)), "")
+        return []
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from launcher.run.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler, snapshot, submission
-from launcher.slurm.not_started import last_line
+from launcher.slurm.not_started import last_line, task_end
 from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
 from launcher.slurm.submission import FROZEN, JobNote
 from launcher.sweepers.local import CANCELLED
@@ -192,8 +192,8 @@ class SlurmRunner:
     def why(self, number: int, code: int) -> str:
         """Why a trial failed, where its run has no reason."""
         trial = self.latest[number]
-        line = last_line(trial.log)
-        return f"SLURM job {trial.job_id} left the queue without a reason{f': {line}' if line else ''}"
+        says = "; ".join(filter(None, (task_end(trial.log), last_line(trial.log))))
+        return f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
 
     def phase(self, number: int) -> str:
         """What a running trial is doing: pending, running or preempted."""

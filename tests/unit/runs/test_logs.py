@@ -1,5 +1,6 @@
 import itertools
 import os
+import subprocess
 
 import pytest
 
@@ -113,3 +114,12 @@ def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs
     (script.parent / "12_3.out").write_text("slurmstepd: error: no such user\n")
     for words in ([], ["--slurm"]):
         assert runs("logs", "bbbb0002", *words) == (0, "slurmstepd: error: no such user\n", "")
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+def test_a_start_that_ended_before_its_log_is_reported(start, folder, outcome):
+    RunRecord(folder).add_failure(outcome, reason="ImportError: no module named net", exit_code=1)
+    process = start("logs", "gpt", stderr=subprocess.PIPE)
+    text, errors = process.communicate(timeout=240)
+    assert text == folder.log_path().read_bytes() and process.returncode == 0
+    assert f"ended before its log began: {outcome}, ImportError: no module named net" in errors.decode()
