@@ -34,6 +34,8 @@ class DataSource(ABC):
 
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define a method."""
+    val_collate: Collate | None = None
+    """Makes a batch of held-out samples; None: as `collate`. A subclass may define a method."""
 
     val_names: Sequence[str] = ()
     """The names of further validation sets; their metrics are `val/<name>/...`."""
@@ -120,7 +122,7 @@ class DataSource(ABC):
             world_size,
             self.num_workers,
             device,
-            collate_fn=self.collate,
+            collate_fn=self.val_collate or self.collate,
             seed_samples=self.seed_samples,
             max_samples=max_samples,
         )

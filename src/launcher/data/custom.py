@@ -18,6 +18,7 @@ class CustomData(DataSource):
         val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
         collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_: true` for a function),
             or a callable; null: `torch.utils.data.default_collate`.
+        val_collate_fn: makes a batch of held-out samples, likewise; null: the same as `collate_fn`.
         seed_samples: seed the random numbers of each sample (see `launcher.data.loader.ResumableLoader`). Without
             it a dataset's `get_batch` or `__getitems__` is used, and random augmentation depends on the number of
             workers and cannot be repeated by a resume.
@@ -39,6 +40,7 @@ class CustomData(DataSource):
         num_features: PositiveInt | None = None,
         num_classes: PositiveInt | None = None,
         val_datasets: dict[str, Any] | None = None,
+        val_collate_fn: Any = None,
     ):
         super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
         self.seed_samples = seed_samples
@@ -51,6 +53,7 @@ class CustomData(DataSource):
         self._val_datasets = val_datasets or {}
         self.val_names = [str(name) for name in self._val_datasets]
         self.collate = make(collate_fn)
+        self.val_collate = make(val_collate_fn)
 
     def train_dataset(self) -> Any:
         return make(self._dataset)

@@ -344,6 +344,20 @@ def test_custom_collate(importable):
     assert list(islice(instantiate(config).train_loader(seed=0), 2)) == [-(0 + 1 + 2), -(3 + 4 + 5)]
 
 
+@pytest.mark.parametrize("name", [None, "more"])
+@pytest.mark.parametrize(("sign", "expected"), [(None, [-3]), (1, [3])])
+def test_validation_has_a_collate_function_of_its_own_or_that_of_training(importable, name, sign, expected):
+    config = OmegaConf.load(CONF / "custom.yaml")
+    config.dataset = config.val_dataset = node("Squares", size=3)
+    config.val_datasets = {"more": node("Squares", size=3)}
+    config.collate_fn = node("join", sign=-1, _partial_=True)
+    config.val_collate_fn = None if sign is None else node("join", sign=sign, _partial_=True)
+    config.shuffle, config.batch_size = False, 3
+    source = instantiate(config)
+    assert list(source.val_loader(name=name)) == expected
+    assert list(islice(source.train_loader(seed=0), 1)) == [-3]
+
+
 def test_the_documented_dataset(tmp_path, monkeypatch):
     blocks = re.findall(r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL)
     code, configuration = (next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml"))
