@@ -34,7 +34,7 @@ class DataSource(ABC):
 
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define a method."""
-    val_collate: Collate | None = None
+    val_collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of held-out samples; None: as `collate`. A subclass may define a method."""
 
     val_names: Sequence[str] = ()

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
 from launcher.run import ranks
 from launcher.run.files import fsync_file, replace_file, unused
@@ -111,6 +112,8 @@ class JsonlHook(BaseHook):
         self._flush()
         if self._unwritten:
             trainer.logger.error("%d lines of %s were not written.", len(self._unwritten), self.path)
+        elif self._writes and trainer.step and not self._count and not _logs_training(trainer):
+            trainer.logger.warning("%s was not written: nothing was logged. Add LoggingHook().", self.path)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:
@@ -147,6 +150,10 @@ class JsonlHook(BaseHook):
             self._last = line["step"]
             self._unwritten.clear()
             self._is_dirty = True
+
+
+def _logs_training(trainer: TrainerView) -> bool:
+    return any(isinstance(hook, LoggingHook) for hook in trainer.hooks)
 
 
 def append(path: Path, data: bytes) -> None:

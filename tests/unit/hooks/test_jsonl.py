@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook, append, drop_lines_after, encoded
 from launcher.hooks.logging import LoggingHook
-from support.toy import GOOD, Toy
+from support.toy import GOOD, Toy, Values
 
 
 def train(workspace: Path, max_steps: int) -> None:
@@ -28,6 +29,18 @@ def test_a_resume_reports_nothing_where_all_is_there(tmp_path: Path, caplog: pyt
     train(tmp_path, 8)
     assert lines(tmp_path / "metrics.jsonl") == list(range(1, 9))
     assert "lost" not in caplog.text and "kept as" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("hooks", "warns"),
+    [([], True), ([Values({2: {"a": 1.0}})], False), ([LoggingHook(1)], False), ([LoggingHook(9)], False)],
+)
+def test_a_run_in_which_nothing_was_logged_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hooks: list[BaseHook], warns: bool
+) -> None:
+    Toy([*hooks, JsonlHook()], 3, tmp_path, batches=[GOOD]).train()
+    assert ("nothing was logged. Add LoggingHook()." in caplog.text) == warns
+    assert warns is not (tmp_path / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"])
