@@ -71,7 +71,8 @@ def test_nan_reports_under_every_strategy(results: Any) -> None:
 
 
 def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
-    folder, copied = str(tmp_path / "run"), str(tmp_path / "copy")
+    # A copy of a run keeps its name.
+    folder, copied, other = (str(tmp_path / place / "name" / "id") for place in ("run", "copy", "other"))
     names = [*BASIC, "ema"]
     tasks: list[Any] = [
         ("saved", {"folder": folder, "overrides": overrides("fsdp", names)}),
@@ -79,7 +80,7 @@ def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
         ("hook_values", {"source": folder, "folder": copied, "overrides": overrides("ddp", names)}),
     ]
     _, (stored, _), values = together(2, tmp_path / "2", tasks)
-    tasks = [("hook_values", {"source": folder, "folder": f"{copied}-1", "overrides": overrides("none", names)})]
+    tasks = [("hook_values", {"source": folder, "folder": other, "overrides": overrides("none", names)})]
     values += together(1, tmp_path / "1", tasks)[0]
     expected = {name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")}
     assert len(expected) > 20 and values == [expected] * 3
