@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--against", choices=("step", "time", "samples"), default="step", help="the axis")
     parser.add_argument(
-        "--smoothing", type=float, default=0.9, metavar="W", help="from 0 (none) to below 1 (default: 0.9)"
+        "--smoothing",
+        type=float,
+        metavar="W",
+        help="from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
     )
     parser.add_argument(
         "--log", action="store_true", help="a logarithmic axis (default: if values span orders of magnitude)"
@@ -51,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not 0 <= arguments.smoothing < 1:
+    if arguments.smoothing is not None and not 0 <= arguments.smoothing < 1:
         raise ConfigError(f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1.")
     folder = find_study(arguments.runs[0], arguments.outputs) if len(arguments.runs) == 1 else None
     if folder is not None:
@@ -106,19 +109,19 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """What curves are drawn against, in which unit, and how values are smoothed."""
+    """What curves are drawn against, in which unit, and how values are smoothed (None: by their number)."""
 
     against: str
     unit: str
     scale: float
-    smoothing: float
+    smoothing: float | None
 
     def curve(self, run: StoredRun, metric: str) -> Curve:
         curve = run.history.curve(metric, self.against)
         return Curve([x / self.scale for x in curve.x], curve.y)
 
 
-def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float) -> Axis:
+def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float | None) -> Axis:
     """The axis; time is in the largest unit of which the longest run takes at least two."""
     if against != "time":
         return Axis(against, against, 1.0, smoothing)
@@ -172,12 +175,22 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
         panel.set_yscale("log", nonpositive="mask")
 
 
-def draw_curve(panel: Any, curve: Curve, metric: str, smoothing: float, log: bool, style: dict[str, Any]) -> None:
+def default_smoothing(points: int) -> float:
+    """0.9 averages about 10 values; fewer points are averaged over a tenth of them, so that a short curve ends where
+    its data ends."""
+    return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
+
+
+def draw_curve(
+    panel: Any, curve: Curve, metric: str, smoothing: float | None, log: bool, style: dict[str, Any]
+) -> None:
     """Training values smoothed over the raw ones; validation as dots on a line; a schedule or a time as it is."""
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
-    weight = smoothing if metric.startswith(TRAINING) and not metric.startswith(EXACT) else 0.0
+    is_smoothed = metric.startswith(TRAINING) and not metric.startswith(EXACT)
+    chosen = default_smoothing(len(curve.x)) if smoothing is None else smoothing
+    weight = chosen if is_smoothed else 0.0
     shown, raw = curve.smoothed(weight, log).thinned(MOST_POINTS), curve.thinned(MOST_POINTS)
     panel.plot(shown.x, shown.y, **style)
     if weight:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from launcher.runs.find import find_runs
-from launcher.runs.plot import axis_of, draw
+from launcher.runs.plot import axis_of, default_smoothing, draw
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def pair(make_run):
         folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def panel(outputs, metric="train/loss", against="step", smoothing=0.9, log=False):
+def panel(outputs, metric="train/loss", against="step", smoothing: float | None = 0.9, log=False):
     runs = find_runs(outputs)
     (drawn,) = draw(runs, [metric], axis_of(runs, against, smoothing), log).axes
     return drawn
@@ -56,6 +56,22 @@ def test_what_is_drawn(pair, outputs):
 def test_smoothing_can_be_left_out(pair, outputs):
     smooth, dots, *_ = panel(outputs, smoothing=0.0).lines
     assert list(smooth.get_ydata()) == [0.9, 0.45, 0.225] and dots.get_marker() == "o"
+
+
+@pytest.mark.parametrize(("points", "most"), [(1, 0.0), (3, 0.0), (10, 0.0), (20, 0.1), (50, 0.1), (1000, 0.1)])
+def test_the_default_smoothing_ends_where_the_data_ends(make_run, outputs, points, most):
+    """A loss that falls from 1 to 0: the line's end is off by its lag, at most a tenth of the fall."""
+    folder = make_run("gpt", "aaaa0000", config={})
+    rows = [{"step": step, "train/loss": 1 - step / points} for step in range(1, points + 1)]
+    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = panel(outputs, smoothing=None).lines[0]
+    assert len(line.get_ydata()) == points and 0 <= line.get_ydata()[-1] <= most
+    lines = len(panel(outputs, smoothing=None).lines) - len(panel(outputs, smoothing=0.0).lines)
+    assert lines == (points > 10), "raw values behind a smoothed line"
+
+
+def test_many_points_are_averaged_over_ten():
+    assert [default_smoothing(points) for points in (100, 101, 10**6)] == [0.9, 0.9, 0.9]
 
 
 @pytest.mark.parametrize(("against", "last", "label"), [("time", 40, "time (seconds)"), ("samples", 320, "samples")])
