@@ -101,7 +101,8 @@ def requeue_and_signal_late(lab: Lab, job: str, node: str, outputs: Path) -> Non
     (folder,) = run_folders(outputs)
     first = record(outputs)["attempts"][0]["end_step"]
     wait_for(lambda: steps_done(folder) > first + 1, "its second step")
-    lab.run("scancel", "--signal=TERM", f"{job}.0")
+    lab.run("scancel", "--signal=KILL", f"{job}.0", check=False)  # from a frozen node that wakes: it has no effect
+    lab.run("scancel", "--signal=TERM", f"{job}.1")
 
 
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:

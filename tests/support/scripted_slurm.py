@@ -47,6 +47,7 @@ while [[ $1 == --* ]]; do
     shift
 done
 [[ "$*" != "bash -c exit 0" ]] || {{ [[ ! -e "{folder}/lost-$nodes" ]]; exit; }}
+[[ "$*" != "bash -c true" ]] || {{ echo empty >>"{folder}/steps"; exit; }}
 [[ "$*" != *watch_first_node* ]] || {{ echo "$nodes" >>"{folder}/watchers"; exit; }}
 echo "$tasks on $nodes" >>"{folder}/steps"
 exec "$@"

@@ -37,8 +37,26 @@ choose_port() { # the port on which rank 0 will listen, on this node. It is rand
 	do :; done
 	export MASTER_PORT
 }
+one_task() { # SRUN_FLAG... COMMAND: run a step of one task, without resources
+	(
+		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
+		exec srun --export=ALL --overlap --mem=0 --nodes=1 --ntasks=1 "$@" </dev/null &>/dev/null
+	)
+}
+skip_numbers() { # STEPS_OF_A_START: begin a restart with empty steps. SLURM counts steps from 0 in each start, and if a
+	# frozen node of the start before wakes, its srun ends the job's step that has the number of its own
+	local count=$((${SLURM_RESTART_COUNT:-0} % 4 * $1)) pids=() pid
+	for (( ; count > 0; count--)); do
+		one_task bash -c true & # ":" would separate the parts of a heterogeneous job
+		pids+=($!)
+	done
+	for pid in "${pids[@]}"; do
+		while wait "$pid"; kill -0 "$pid" 2>/dev/null; do :; done
+	done
+}
 guarded() { # run a command and exit with its code
 	local code
+	skip_numbers 1
 	[[ -n ${MASTER_PORT:-} ]] || choose_port
 	__launcher_guarded=$1
 	"$@" &

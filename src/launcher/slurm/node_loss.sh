@@ -17,14 +17,8 @@ is_ours() { # whether the job runs, and SLURM is not about to take its nodes
 	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
 	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
 }
-step_on() { # NODE COMMAND...: run a step without resources
-	(
-		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
-		exec srun --export=ALL --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist="$1" "${@:2}" </dev/null &>/dev/null
-	)
-}
 answers() { # NODE: a node is lost if it starts no step; SLURM itself notices only after SlurmdTimeout
-	step_on "$1" bash -c "exit 0"
+	one_task --nodelist="$1" bash -c "exit 0"
 }
 look_at_nodes() {
 	local node number pids=()
@@ -65,7 +59,7 @@ give_signs_of_life() { # in the background, while the script runs
 }
 watch_from() { # NODE: a step there survives the first node, on which the script runs
 	local watch='source "$0" && alive=$1 __launcher_run=$2 __launcher_job=$3 __launcher_pythons=("${@:5}") && watch_first_node "$4"'
-	step_on "$1" bash -c "$watch" "${BASH_SOURCE[0]}" "$alive" "$__launcher_run" "$__launcher_job" "${nodes[0]}" "${__launcher_pythons[@]}"
+	one_task --nodelist="$1" bash -c "$(declare -f one_task); $watch" "${BASH_SOURCE[0]}" "$alive" "$__launcher_run" "$__launcher_job" "${nodes[0]}" "${__launcher_pythons[@]}"
 }
 watch_first_node() { # NODE: SLURM would keep the job without its script, until the time limit
 	local sign= last missed=0 lost=("$1")
@@ -87,6 +81,7 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`,
 	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
 	shift 3
 	__launcher_guarded=srun
+	skip_numbers 2 # the ranks and the watcher
 	export LAUNCHER_RANK_ENDED="$__launcher_run/.rank-ended-$SLURM_JOB_ID"
 	mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 	most=$((${#nodes[@]} - spares))

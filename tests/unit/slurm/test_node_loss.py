@@ -94,7 +94,8 @@ def watched(folder, slurm, monkeypatch):
 
     def watch(while_watching=":"):
         lines = [
-            f"source {NODE_LOSS}; alive={alive}; __launcher_run={folder.path}; __launcher_job=",
+            f"source {GUARD}; trap - EXIT TERM; source {NODE_LOSS}",
+            f"alive={alive}; __launcher_run={folder.path}; __launcher_job=",
             f"__launcher_pythons=({sys.executable})",
             f"looks=0; pause() {{ ((++looks <= 10)) && {{ {while_watching}; }}; }}",
             "watch_first_node node1",

@@ -23,7 +23,7 @@ from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
-from launcher.slurm.size import GUARD
+from launcher.slurm.size import GUARD, NODE_LOSS
 from launcher.slurm.submission import JobNote, freeze, frozen, load_frozen
 from support.scripted_slurm import ScriptedSlurm
 
@@ -219,6 +219,25 @@ def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, lin
     with pytest.raises(ConfigError) as raised:
         validate(compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"]))
     assert any(escaped(line) in sentence for sentence in raised.value.sentences), raised.value.sentences
+
+
+@pytest.mark.parametrize(
+    ("command", "steps"), [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2", 2)]
+)
+def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch, command, steps):
+    """srun of a frozen node that wakes ends the step that has its number."""
+    numbers = []
+    for restarts in range(4):
+        slurm = ScriptedSlurm(tmp_path / str(restarts))
+        with monkeypatch.context() as patch:
+            slurm.install(patch, restarts)
+            functions = f"source {GUARD}; source {NODE_LOSS}"
+            script = f"__launcher_run={tmp_path}; {functions}; {command} true"
+            subprocess.run(["bash", "-c", script], check=True, timeout=60)
+        *empty, run = slurm.steps
+        assert set(empty) <= {"empty"} and run == "2 on node1"
+        numbers.append(len(empty))
+    assert numbers == [steps * restarts for restarts in range(4)]
 
 
 def test_setup_lines_do_not_disturb_the_script(tmp_path):
