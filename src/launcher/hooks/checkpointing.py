@@ -18,6 +18,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
+from launcher.hooks.records import show
 from launcher.hooks.resuming import Resuming
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, signals
@@ -161,14 +162,16 @@ class CheckpointingHook(BaseHook):
         before, at = self.best.value, self.best.step
         if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
             self._improved = True
+            value = self.best.value
+            assert value is not None
             if self.saved_at == trainer.step and not self.saver.in_flight:  # an evaluation that a signal interrupted
                 self._improved, self._best_saved = False, self.best.state()
                 if trainer.strategy.ranks.is_main:
                     self.store.link(BEST, step_name(trainer.step))
             trainer.logger.info(
-                "Step %d: %s %.5g is the best so far%s.",
-                trainer.step, self.best.metric, self.best.value,
-                "" if before is None else f" (before: {before:.5g} at step {at})",
+                "Step %d: %s %s is the best so far%s.",
+                trainer.step, self.best.metric, show(value),
+                "" if before is None else f" (before: {show(before)} at step {at})",
             )  # fmt: skip
 
     def called_every(self, event: str) -> int:

@@ -132,8 +132,9 @@ def _short(value: float) -> str:
 
 
 def percent(step: int, total: int) -> str:
-    """Rounded down: 100% is the last step alone."""
-    return f"{100 * step // total}%"
+    """Rounded, but 100% is the last step alone."""
+    rounded = (200 * step + total) // (2 * total)
+    return f"{rounded if step >= total else min(rounded, 99)}%"
 
 
 def fitted(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:

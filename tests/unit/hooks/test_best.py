@@ -153,5 +153,5 @@ def test_the_best_is_logged_and_kept_by_the_metrics_name(tmp_path: Path, caplog:
     Toy([values, CheckpointingHook(9, best_metric="val/accuracy")], 4, tmp_path).train()
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000003"
     lines = [record.getMessage() for record in caplog.records if "best so far" in record.getMessage()]
-    assert lines[0] == "Step 1: val/accuracy 0.1 is the best so far."
-    assert lines[2] == "Step 3: val/accuracy 0.9 is the best so far (before: 0.4 at step 2)."
+    assert lines[0] == "Step 1: val/accuracy 0.10000 is the best so far."
+    assert lines[2] == "Step 3: val/accuracy 0.90000 is the best so far (before: 0.40000 at step 2)."

@@ -8,13 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import BaseHook, ProgressHook
-from launcher.hooks.progress import fitted
+from launcher.hooks.progress import fitted, percent
 from launcher.hooks.stats import Stats
 from launcher.run import logs, signals
 from support.terminal import in_terminal, screen
 from support.toy import Toy
 
 STATS = Stats(1, 0.0000123, 0.5, 0.05, 0.001, 0.0, None, {}, {"a": 1e-3, "b": 1e-3}, 0)
+
+
+@given(st.integers(1, 10**7).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
+def test_the_percentage_is_rounded_and_100_is_the_last_step_alone(steps: tuple[int, int]) -> None:
+    step, total = steps
+    shown = int(percent(step, total).removesuffix("%"))
+    assert abs(shown - 100 * step / total) <= (1 if shown == 99 else 0.5)
+    assert (shown == 100) == (step == total)
 
 
 def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -66,15 +74,15 @@ def train(folder: Path, hooks: list[BaseHook]) -> None:
 def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
     code, output = in_terminal(lambda: train(tmp_path, []), width)
     assert code == 0, output
-    assert "2/3" in output and "66% loss " in output and " lr 0.05" in output
+    assert "2/3" in output and "67% loss " in output and " lr 0.05" in output
     assert ("━" in output) == (width >= 80)
     shown = "".join(screen(output, width))
     assert shown.count("%") == 1 and "Step 3/3: 100% loss" in shown, "a log line alone is left"
-    assert "Step 2/3: 66%" in (tmp_path / "log").read_text(), "the file has the lines that the bar showed"
+    assert "Step 2/3: 67%" in (tmp_path / "log").read_text(), "the file has the lines that the bar showed"
 
 
 def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
-    code, output = in_terminal(lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 66% loss", b"\x03"))
+    code, output = in_terminal(lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 67% loss", b"\x03"))
     assert code == 130 and "^C" in output
     shown = screen(output, 40)
     assert not any("%" in line or "^C" in line for line in shown), shown
@@ -84,6 +92,6 @@ def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
 def test_terminals_that_can_do_less(tmp_path: Path, environment: dict[str, str]) -> None:
     _, output = in_terminal(lambda: train(tmp_path, []), 80, environment)
     if environment.get("TERM") == "dumb":
-        assert "\x1b" not in output and "Step 1/3: 33%" in output and "Step 2/3: 66%" in output
+        assert "\x1b" not in output and "Step 1/3: 33%" in output and "Step 2/3: 67%" in output
     else:
         assert "\x1b[3" not in output and "━" in output
