@@ -98,7 +98,7 @@ def pair(root: Path) -> dict[str, list[Any]]:
     for i, (name, (n, more)) in enumerate(PARTS.items()):
         tasks[f"part {name}"] = "train", {"folder": str(root / f"p{i}"), "overrides": [*STAGES[n], *more]}
     for name, overrides in WRITERS.items():
-        tasks[f"write {name}"] = "saved", {"folder": str(root / name), "overrides": overrides}
+        tasks[f"write {name}"] = "saved", {"folder": str(place(root, name)), "overrides": overrides}
     tasks["weights"] = "initial_weights", {"overrides": STAGES[3]}
     tasks["weights, bf16"] = "initial_weights", {"overrides": [*STAGES[2], "precision=bf16"]}
     tasks["uneven"] = "uneven_evaluation", {"overrides": STAGES[3], "batches": [1, 4]}
@@ -111,8 +111,13 @@ def pair(root: Path) -> dict[str, list[Any]]:
     return dict(zip(tasks, together(2, root / "two", list(tasks.values())), strict=True))
 
 
+def place(root: Path, name: str) -> Path:
+    """A folder for a run, which is the same run wherever it is copied to."""
+    return root / name / "name" / "id"
+
+
 def source(root: Path, reader: str, writer: str) -> Path:
-    return root / writer if reader == "one rank" else root / f"one rank {writer}"
+    return place(root, writer if reader == "one rank" else f"one rank {writer}")
 
 
 def readings(root: Path, reader: str) -> dict[str, Task]:
@@ -122,7 +127,7 @@ def readings(root: Path, reader: str) -> dict[str, Task]:
         steps = 4 if reader == "one rank" else 5
         task = {
             "source": str(source(root, reader, writer)),
-            "folder": str(root / f"{reader} {writer}"),
+            "folder": str(place(root, f"{reader} {writer}")),
             "overrides": [*STAGES[stage], *overrides[2:], f"trainer.max_steps={steps}"],
         }
         tasks[f"{reader} {writer}"] = "reloaded", task
@@ -210,7 +215,7 @@ def test_all_ranks_take_the_checkpoint_before_a_damaged_one(pair: dict[str, list
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_value_is_written_once(root: Path, pair: dict[str, list[Any]], writer: str) -> None:
-    files = stored(str(root / writer))
+    files = stored(str(place(root, writer)))
     assert files["written"] == files["numel"]
     assert any(name.endswith("exp_avg") for name in files["numel"])
 
