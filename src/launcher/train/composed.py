@@ -17,9 +17,14 @@ class Trainer(BaseTrainer):
 
     Args:
         strategy: its `setup` has been called; its plan has accumulation and clipping.
-        build_model, build_optimizer, build_scheduler: factories; the scheduler's may be None.
-        data_loader: this rank's.
-        settings: further arguments of BaseTrainer.
+        build_model: makes the model.
+        build_optimizer: makes the optimizer of a model.
+        build_scheduler: makes the schedule of an optimizer; None: the rates are constant.
+        data_loader: the loader of this rank.
+        hooks: called in this order.
+        context: what hooks may know of the run.
+        precision: the number format.
+        settings: further arguments of `BaseTrainer`.
     """
 
     def __init__(
