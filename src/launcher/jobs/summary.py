@@ -121,7 +121,9 @@ def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[st
         return
     outputs = str(config.paths.outputs)
     place = "" if outputs == "outputs" else f" --outputs {shlex.quote(outputs)}"
-    for verb in ("evaluate", "export", "plot") if record.state == "completed" else ("resume", "plot"):
+    verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
+    works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
+    for verb in (verb for verb, is_possible in works.items() if is_possible):
         yield f"To {verb}: python -m launcher.runs {verb} {record.data['id']}{place}"
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,12 @@ def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[f
         "To resume: python -m launcher.runs resume 1a2b",
         "To plot: python -m launcher.runs plot 1a2b",
     ]
+
+
+@pytest.mark.parametrize("outcome", ["completed", "preempted"])
+def test_a_run_that_saved_nothing_names_no_command_that_needs_it(tmp_path: Path, outcome: str) -> None:
+    record = finished(tmp_path, outcome, [])
+    shutil.rmtree(record.folder.checkpoints)
+    record.folder.metrics_path.unlink()
+    config = OmegaConf.create({"paths": {"outputs": "outputs"}})
+    assert not [line for line in end_lines(record, config, io.StringIO()) if line.startswith("To ")]
