@@ -101,7 +101,8 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
     ("rank", "act", "code", "reason"),
     [
         (1, "raise", 1, "LookupError: lost in the middle"),
-        (0, "exit", 7, "SystemExit: 7"),
+        (0, "exit", 1, "RuntimeError: the code of the run called sys.exit(0)"),
+        (1, "_exit", 1, "ended with exit code 0 and reported no error"),
         (1, "killed", 1, "was killed by signal 9"),
         (0, "killed", 1, "was killed by signal 9"),
     ],
@@ -113,11 +114,11 @@ def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int,
         assert wait_for(lambda: command.left() == [], 120)
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
     assert reason in end.splitlines()[-1]
-    assert ("Traceback" in end) == (act != "killed")
+    assert ("Traceback" in end) == (act in ("raise", "exit"))
     now = record(tmp_path)
     assert now["state"] == "failed"
     assert now["attempts"][0]["outcome"] == "failed"
-    if act != "killed":
+    if act in ("raise", "exit"):
         assert f"rank {rank}: {reason}" in now["attempts"][0]["reason"]
     assert "a word of native code" in (log_of(tmp_path, rank) if rank else command.output)
     if (rank, act) == (1, "raise"):

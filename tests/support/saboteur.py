@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from launcher.models.gpt import GPT
 
 
 class Saboteur(BaseHook):
-    """On `rank`, before the update of `step`: raise, exit, be killed, or hang."""
+    """On `rank`, before the update of `step`: raise, exit, end the process, be killed, or hang."""
 
     def __init__(self, rank: int, step: int, act: str):
         self.rank, self.step, self.act = rank, step, act
@@ -22,10 +23,40 @@ class Saboteur(BaseHook):
         if self.act == "raise":
             raise LookupError("lost in the middle")
         if self.act == "exit":
-            raise SystemExit(7)
+            raise SystemExit(0)
+        if self.act == "_exit":
+            os._exit(0)
         if self.act == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(3600)
+
+
+class Exits(BaseHook):
+    """Calls `sys.exit` in the user's code: in a constructor, in a forward pass, or in a method of a hook."""
+
+    def __init__(self, where: str, code: Any):
+        self.where, self.code = where, code
+        if where == "constructor":
+            sys.exit(code)
+        if where.startswith("on_"):
+            setattr(self, where, self.exit)
+
+    def on_start(self, trainer: Any) -> None:
+        if self.where == "forward":
+            trainer.model.register_forward_pre_hook(self.exit)
+
+    def exit(self, *args: Any, **kwargs: Any) -> None:
+        sys.exit(self.code)
+
+
+class ExitingSamples:
+    """Exits in a dataset's method, in a worker where there is one."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        sys.exit(0)
 
 
 class Silent(GPT):

@@ -195,8 +195,7 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
         if isinstance(stop, signals.Stop) or (isinstance(stop.code, int) and stop.code >= 128):
             raise
         result = JobReturn(overrides=job.overrides, cfg=job.config)
-        result.status = JobStatus.FAILED if stop.code else JobStatus.COMPLETED
-        result.return_value = stop if stop.code else None
+        result.status, result.return_value = JobStatus.FAILED, stop
     error = returned(result)
     if result.status == JobStatus.FAILED and not isinstance(error, (SystemExit, TrainingError)):
         print(user_traceback(error), end="", file=sys.stderr, flush=True)

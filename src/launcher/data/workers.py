@@ -38,7 +38,7 @@ class WorkerTraceback(Exception):
 class Failure:
     """Carries an exception from a worker to the trainer, with its type and message."""
 
-    def __init__(self, error: Exception):
+    def __init__(self, error: BaseException):
         self.traceback = "".join(traceback.format_exception(error))
         try:
             self.error = pickle.dumps(error)
@@ -61,7 +61,7 @@ class GuardedFetch:
     def __getitem__(self, request: Any) -> Any:
         try:
             return self.fetch[request]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Failure(error)
 
 
@@ -74,7 +74,7 @@ class GuardedStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self.stream
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             yield Failure(error)
 
 

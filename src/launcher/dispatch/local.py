@@ -19,6 +19,7 @@ from launcher.config.resolve import escaped, resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
+from launcher.dispatch.job import run_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.run import signals
@@ -62,7 +63,7 @@ class LocalDispatch:
             return spawn(config, count)
         forced_exit.arm(config)
         announce_imports()
-        return instantiate(config.job).run(config)
+        return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Whether there is nothing to train; then this is logged. One of several ranks returns False: the job decides.

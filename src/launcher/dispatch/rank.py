@@ -69,21 +69,18 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
     except BaseException as error:
         if sentences := explain(error):
             return {"kind": "refused", "sentences": sentences}, 2
-        code = error.code if isinstance(error, SystemExit) else 1
-        if code in (None, 0):
-            return {"kind": "done", "value": None}, 0
         text = f"{error}\n" if isinstance(error, TrainingError) else user_traceback(error)
-        return {"kind": "failed", "text": text}, code if isinstance(code, int) else 1
+        return {"kind": "failed", "text": text}, 1
 
 
 def run(path: Path) -> Any:
     from hydra.core.hydra_config import HydraConfig
-    from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
     from launcher.config import identity  # noqa: F401 - registers the resolvers
     from launcher.config.explain import log_traceback
     from launcher.dispatch import forced_exit
+    from launcher.dispatch.job import run_job
     from launcher.run.folder import RunFolder
 
     job = OmegaConf.load(path)
@@ -92,7 +89,7 @@ def run(path: Path) -> Any:
     config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # without a parent node
     forced_exit.arm(config)
     try:
-        return instantiate(config.job).run(config)
+        return run_job(config)
     except Exception as error:
         log_traceback(error, RunFolder(config.run.dir), int(os.environ["RANK"]))
         raise

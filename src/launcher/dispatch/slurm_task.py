@@ -63,11 +63,11 @@ def is_superseded(folder: Any, script: str | None = None) -> bool:
 
 def work(folder: Any) -> Any:
     from hydra.core.hydra_config import HydraConfig
-    from hydra.utils import instantiate
 
     from launcher.config import identity  # noqa: F401 - registers the resolvers
     from launcher.dispatch import forced_exit
     from launcher.dispatch.environment import join_ranks
+    from launcher.dispatch.job import run_job
     from launcher.slurm.requeue import guarded
     from launcher.slurm.submission import load_frozen
 
@@ -80,7 +80,7 @@ def work(folder: Any) -> Any:
     def job() -> Any:
         if alone:
             signals.check()
-        return instantiate(config.job).run(config)
+        return run_job(config)
 
     is_own = folder.path.absolute() == Path(config.run.dir).absolute()
     return guarded(config, job if is_own else lambda: recorded(folder, job), folder)

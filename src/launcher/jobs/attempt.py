@@ -22,6 +22,7 @@ from launcher.config.resolve import resolved_yaml
 from launcher.errors import config_error
 from launcher.jobs.summary import end_lines
 from launcher.run import deadline, signals
+from launcher.run.exits import exits_are_errors
 from launcher.run.files import fsync_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.lock import RunLock
@@ -113,7 +114,8 @@ class AttemptLog:
         try:
             with deadline.on_forced_exit(self._forced):
                 try:
-                    yield
+                    with exits_are_errors():
+                        yield
                 except signals.Stop as stop:
                     self._stopped(stop)
                     raise
