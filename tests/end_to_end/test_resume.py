@@ -178,6 +178,24 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert "complete already" in done.output, "a rollback happens once"
 
 
+def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
+    """Also where it was killed, and run.json does not say how far it came."""
+    command = (*DIGITS, "run.id=a", "hooks.evaluation.interval=0", "hooks.checkpointing.asynchronous=false")
+    saved = ("hooks.checkpointing.interval=2", "hooks.checkpointing.keep_previous=9")
+    assert launch(tmp_path, *command, *saved, "trainer.max_steps=3").returncode == 0
+    for signum, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
+        step = 5 if signum == "SIGTERM" else 7
+        longer = launch(tmp_path, *command, *saved, "trainer.max_steps=90", *stop_at(step, signum=signum))
+        assert longer.returncode == code, longer.output
+        before = (run_folder(tmp_path) / "run.json").read_bytes()
+        earlier = launch(tmp_path, *command, *saved, "trainer.max_steps=3")
+        assert earlier.returncode == 0, earlier.output
+        assert re.search(r"is at step \d, past trainer.max_steps=3: nothing to do", earlier.output), earlier.output
+        assert (run_folder(tmp_path) / "run.json").read_bytes() == before
+    back = launch(tmp_path, *command, *saved, "trainer.max_steps=3", "run.resume=2")
+    assert back.returncode == 0 and record(tmp_path)["state"] == "completed" and record(tmp_path)["step"] == 3
+
+
 ONE_STEP = (*DIGITS, "trainer.max_steps=1", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null")
 MODULES_IF_COMPLETE = 520
 """Loaded at most: raise it only for a reason."""

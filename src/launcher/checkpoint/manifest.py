@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Manifest:
         """
         Raises:
             CorruptCheckpoint: it is missing, or not as it was written.
-            UnsupportedCheckpoint: it is of a newer format version.
+            UnsupportedCheckpoint: it is of a newer format version, or has keys that this version does not know.
             OSError: it cannot be read; that says nothing about its content.
         """
         try:
@@ -99,6 +99,11 @@ def _parse(folder: Path, content: bytes) -> Manifest:
         )
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
+    if unknown := sorted(data.keys() - {field.name for field in fields(Manifest)}):
+        raise UnsupportedCheckpoint(
+            f"{folder}: the manifest of this checkpoint has {', '.join(unknown)}, which this version of Launcher does "
+            "not know; use the version that wrote it, or a newer one."
+        )
     types = {"step": int, "world_size": int, "strategy": str, "files": list, "rollbacks": list, "format_version": int}
     for key, kind in types.items():
         if type(data[key]) is not kind:

@@ -1,12 +1,12 @@
 """Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
+from launcher.run.files import parse_json
 
 Record = tuple[dict[str, Any], str]
 """Values by field, and their place in the files, for messages."""
@@ -27,7 +27,7 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
                 continue
             where = f"{path}, line {number}"
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError as error:  # also text that is not UTF-8
                 raise ConfigError(f"data.files: {where}: is not JSON ({error}).") from error
             if not isinstance(record, dict):

@@ -194,7 +194,7 @@ def _index_names(index: Path) -> list[str]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again.") from error
     for name in names:
-        if Path(name).name != name or name in (".", ".."):
+        if Path(name).name != name or name in (".", "..") or "\0" in name:
             raise ConfigError(
                 f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this folder; "
                 "do not trust these weights."

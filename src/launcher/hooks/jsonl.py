@@ -7,11 +7,13 @@ import math
 import os
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
@@ -21,6 +23,8 @@ from launcher.run.folder import place_of
 from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
+START = b'{"step":'
+"""How a line begins."""
 LAST_LINE = 1 << 20
 """Bytes at the end of a file that are read for its last line."""
 
@@ -110,9 +114,8 @@ class JsonlHook(BaseHook):
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush()
-        if self._unwritten:
-            trainer.logger.error("%d lines of %s were not written.", len(self._unwritten), self.path)
-        elif self._writes and trainer.step and not self._count and not _logs_training(trainer):
+        check_written(self.path, len(self._unwritten))
+        if self._writes and trainer.step and not self._count and not _logs_training(trainer):
             trainer.logger.warning("%s was not written: nothing was logged. Add LoggingHook().", self.path)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
@@ -130,12 +133,15 @@ class JsonlHook(BaseHook):
 
     def _flush(self) -> None:
         line, self._line = self._line, None
-        if line is None or not self._writes:
+        if not self._writes:
             return
-        self._unwritten.append(encoded(line) + "\n")
+        if line is not None:
+            self._unwritten.append(encoded(line) + "\n")
+        if not self._unwritten:
+            return
         data = "".join(self._unwritten).encode()
-        self._check_lock()  # just before the write: a process that is suspended in between writes when it wakes up
         try:
+            self._check_lock()  # just before the write: a process that is suspended in between writes when it wakes up
             append(self.path, data)
         except OSError as error:
             if not self._is_reported:
@@ -147,13 +153,25 @@ class JsonlHook(BaseHook):
             self._is_reported = True
         else:
             self._count += len(self._unwritten)
-            self._last = line["step"]
+            self._last = json.loads(self._unwritten[-1])["step"]
             self._unwritten.clear()
             self._is_dirty = True
 
 
 def _logs_training(trainer: TrainerView) -> bool:
     return any(isinstance(hook, LoggingHook) for hook in trainer.hooks)
+
+
+def check_written(path: Path, missing: int) -> None:
+    """
+    Raises:
+        TrainingError: lines are missing. The last checkpoint has them.
+    """
+    if missing:
+        raise TrainingError(
+            f"{missing} lines of {path} could not be written. The last checkpoint has them: once the file can be "
+            "written, the same command adds them."
+        )
 
 
 def append(path: Path, data: bytes) -> None:
@@ -183,11 +201,16 @@ def sync(path: Path) -> None:
         logger.warning("%s could not be synced: %s", path, error)
 
 
-def drop_lines_after(path: Path, step: int) -> int:
-    """Keep the lines up to `step`, and return how many they are. A file with lines that cannot be read is kept as it
-    is under another name; a last line that was cut off is not worth that."""
+def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
+    """Keep the lines up to `step` in the order of their steps, and return how many they are. A file with lines that
+    cannot be read, are there twice or out of order is kept as it is under another name; a last line that was cut off is
+    not worth that.
+
+    Args:
+        once: a step has one line; of several, the first is kept.
+    """
     try:
-        if (count := _count_of_whole_lines(path, step)) is not None:
+        if (count := _count_of_whole_lines(path, step, once)) is not None:
             return count
         content = path.read_bytes()
     except FileNotFoundError:
@@ -201,23 +224,32 @@ def drop_lines_after(path: Path, step: int) -> int:
     if any(number is None for number in steps[:-1]) or (lines and steps[-1] is None and not lines[-1].startswith(b"{")):
         replace_file(aside := unused(path), content)
         logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
-    kept = [line for line, number in zip(lines, steps, strict=True) if number is not None and number <= step]
-    if len(kept) < len(lines):
+    pairs = [(number, line) for number, line in zip(steps, lines, strict=True) if number is not None]
+    in_order = sorted(pairs, key=lambda pair: pair[0])
+    if once:
+        in_order = [next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])]
+    if in_order != pairs:
+        replace_file(aside := unused(path), content)
+        logger.error("%s has lines twice or out of order: it is kept as %s.", path, aside.name)
+    kept = [line for number, line in in_order if number <= step]
+    if kept != lines:
         replace_file(path, b"".join(kept))
     return len(kept)
 
 
-def _count_of_whole_lines(path: Path, step: int) -> int | None:
-    """The number of lines, if none has to be dropped: each looks whole, and the last one is not after `step`. None: a
-    closer look is needed. To parse 10^6 lines would take seconds, and a gigabyte."""
-    count, line = 0, b""
+def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
+    """The number of lines, if nothing has to be changed: each looks whole, their steps increase, and the last one is
+    not after `step`. None: a closer look is needed. To parse 10^6 lines would take seconds, and a gigabyte."""
+    count, last = 0, -1
     with path.open("rb") as file:
         for line in file:
-            if not (line.startswith(b'{"step":') and line.endswith(b"}\n")):
+            number = line[len(START) : line.find(b",")]
+            if not (line.startswith(START) and line.endswith(b"}\n") and number.isdigit()):
                 return None
-            count += 1
-    last = _step_of(line) if count else step
-    return count if last is not None and last <= step else None
+            if not (last < int(number) or (last == int(number) and not once)):
+                return None
+            count, last = count + 1, int(number)
+    return count if last <= step else None
 
 
 def last_step(path: Path) -> int:

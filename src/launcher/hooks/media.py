@@ -15,7 +15,7 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.jsonl import append, drop_lines_after, sync
+from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
 from launcher.hooks.records import flatten
 from launcher.run import ranks
 from launcher.run.files import fsync_folder, replace_file
@@ -51,7 +51,7 @@ class MediaHook(BaseHook):
         if self._writes:
             self._check_lock()
             self._rows = [row for row in self._rows if "path" not in row or (self._folder / row["path"]).exists()]
-            drop_lines_after(self._path, min([row["step"] - 1 for row in self._rows], default=trainer.step))
+            drop_lines_after(self._path, min([row["step"] - 1 for row in self._rows], default=trainer.step), once=False)
             remove_steps_after(self._folder / "images", trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -62,9 +62,9 @@ class MediaHook(BaseHook):
                 continue
             content = BytesIO()
             to_image(key, value).save(content, "PNG")
-            self._check_lock()
+            file = self._folder / path
             try:
-                file = self._folder / path
+                self._check_lock()
                 file.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(file, content.getvalue())
             except OSError as error:
@@ -85,8 +85,7 @@ class MediaHook(BaseHook):
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush(trainer)
-        if self._rows and self._writes:
-            trainer.logger.error("%d lines of %s were not written.", len(self._rows), self._path)
+        check_written(self._path, len(self._rows) if self._writes else 0)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty:
@@ -111,8 +110,8 @@ class MediaHook(BaseHook):
         if not self._rows or not self._writes:
             return
         data = "".join(json.dumps(row) + "\n" for row in self._rows).encode()
-        self._check_lock()  # just before the write, as in JsonlHook
         try:
+            self._check_lock()  # just before the write, as in JsonlHook
             append(self._path, data)
             if (self._folder / "images").is_dir():
                 fsync_folder(self._folder / "images")

@@ -86,8 +86,11 @@ class Resuming:
         if trainer.strategy.ranks.is_main:
             try:
                 result = (act(), None)
-            except (ConfigError, CorruptCheckpoint, OSError) as error:
+            except (ConfigError, CorruptCheckpoint) as error:
                 result = (None, str(error))
+            except OSError as error:
+                place = error.filename or self.store.root
+                result = (None, f"run.dir='{trainer.workspace}': {place}: {error.strerror}; repair it or move it away.")
         value, problem = ranks.broadcast(result)
         if problem is not None:
             raise ConfigError(problem)

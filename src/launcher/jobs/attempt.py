@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.explain import unwrapped
 from launcher.config.resolve import resolved_yaml
-from launcher.errors import config_error
+from launcher.errors import TrainingError, config_error
 from launcher.jobs.summary import end_lines
 from launcher.run import deadline, signals
 from launcher.run.exits import exits_are_errors
@@ -129,15 +129,22 @@ class AttemptLog:
 
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
         """Write the outcome on rank 0. The main thread and a forced exit may both come to write it: the first one does,
-        and the other waits until it is written."""
+        and the other waits until it is written.
+
+        Raises:
+            TrainingError: training has ended well, and this cannot be written.
+        """
         with self._end:
             if self.record is None or not self.has_begun or self._has_ended:
                 return
             self._has_ended = True
             try:
                 self.record.end_attempt(outcome, end_step=step, **details)
-            except OSError as error:  # must not hide why the attempt ended
-                logger.error("%s could not be written: %s.", self.record.path, error.strerror)
+            except OSError as error:
+                problem = f"{self.record.path} could not be written: {error.strerror}."
+                if outcome in ("completed", "paused"):
+                    raise TrainingError(f"{problem} The same command writes it, and trains nothing.") from error
+                logger.error("%s", problem)  # must not hide why the attempt ended
 
     def _stopped(self, stop: signals.Stop) -> None:
         if not (self.has_begun and self.record is not None):

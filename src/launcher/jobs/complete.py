@@ -38,7 +38,8 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
         ConfigError: another process of this machine is working on it. This saves building a trainer; the lock decides.
     """
     folder = RunFolder(config["run"]["dir"])
-    record = RunRecord(folder) if folder.record_path.exists() else None
+    with folder.being_read():
+        record, held = RunRecord(folder) if folder.record_path.exists() else None, held_here(folder)
     if record is not None and record.state == "completed" and not asks_for_more(config, folder, record):
         setup_logging(None)
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
@@ -51,9 +52,21 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
         logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
         logger.info("A later trainer.pause_at, or none, resumes it.")
         return True
-    if held := held_here(folder):
+    if held is not None:
         raise ConfigError(refusal(folder, held))
+    if record is not None and is_past(config, folder):
+        setup_logging(None)
+        step, max_steps = folder.newest_step(), config["trainer"]["max_steps"]
+        logger.info("%s is at step %d, past trainer.max_steps=%d: nothing to do.", folder.path, step, max_steps)
+        logger.info("To train on, use a later trainer.max_steps; run.resume=<step> rolls it back.")
+        return True
     return False
+
+
+def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
+    """Whether the newest checkpoint is later than the last step that the command asks for: an extension of the run was
+    stopped, and the command is an earlier one."""
+    return str(config["run"]["resume"]) in NEWEST and folder.newest_step() > config["trainer"]["max_steps"]
 
 
 def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
@@ -87,8 +100,12 @@ def is_changed(config: Mapping[str, Any], folder: RunFolder) -> bool:
     file = folder.hydra / "config.yaml"
     if not file.exists():
         return False
-    before, now = OmegaConf.load(file), OmegaConf.create(dict(config))
-    assert isinstance(before, DictConfig)
+    try:
+        before, now = OmegaConf.load(file), OmegaConf.create(dict(config))
+    except (OSError, ValueError, YAMLError, RecursionError):
+        return False
+    if not isinstance(before, DictConfig):
+        return False
     return run_id(before) != run_id(now)
 
 
@@ -122,6 +139,8 @@ def why_done(config: Mapping[str, Any]) -> str | None:
             return "completed"
         if is_paused_there(config, folder, record):
             return f"paused at step {record.step}"
+        if record.state != "completed" and is_past(config, folder):
+            return f"at step {folder.newest_step()}, past trainer.max_steps={config['trainer']['max_steps']}"
     return None
 
 

@@ -130,7 +130,7 @@ def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[st
 def time_taken(record: RunRecord) -> str:
     """The time of the newest attempt, and of all if there are several: `0:01:10 (0:03:05 in 2 attempts)`."""
     spans = [
-        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
+        max(datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started), timedelta())
         for attempt in record.attempts
         if attempt.ended is not None
     ]

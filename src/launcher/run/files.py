@@ -1,10 +1,19 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
+import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PAUSES = (0.05, 0.2, 0.5)
+"""Seconds between two tries."""
+PERMANENT = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors that the next try would meet again."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -36,6 +45,33 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write `data` in place of the file at `path` (see `replacing`)."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
+    """`act()`, called again after an error of the disk. On a network file system (EIO, ESTALE) it may be gone by then.
+
+    Raises:
+        OSError: it fails each time; at once, if it is no error of the disk: the file does not exist, say.
+    """
+    for pause in pauses:
+        try:
+            return act()
+        except PERMANENT:
+            raise
+        except OSError:
+            time.sleep(pause)
+    return act()
+
+
+def parse_json(data: bytes) -> Any:
+    """
+    Raises:
+        ValueError: it is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(data)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def unused(path: Path) -> Path:

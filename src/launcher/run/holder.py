@@ -1,6 +1,5 @@
 """Who holds the lock of a run folder, and whether that process is alive."""
 
-import json
 import os
 import socket
 import time
@@ -8,6 +7,7 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from launcher.run.files import parse_json, patiently
 from launcher.run.folder import RunFolder
 from launcher.run.process import process_space, process_start
 from launcher.run.provenance import slurm_job_id
@@ -96,18 +96,30 @@ def refusal(folder: RunFolder, held: Holder | None) -> str:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who holds the lock at `path`; None if nobody does, or if its file cannot be parsed."""
+    """Who holds the lock at `path`; None if nobody does, or if its file cannot be parsed.
+
+    Raises:
+        OSError: it cannot be read, at several tries: who holds it is not known.
+    """
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(patiently(path.read_bytes))
         return Holder(**{field.name: data[field.name] for field in fields(Holder)})
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 
 def last_beat(path: Path) -> float | None:
-    """The lock's modification time; None without a lock."""
+    """The lock's modification time; None without a lock.
+
+    Raises:
+        OSError: it cannot be read, at several tries.
+    """
     try:
-        with open(path, "rb") as file:  # a network file system asks its server on opening, not on stat
-            return os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
+        return patiently(lambda: _modified(path))
+    except (FileNotFoundError, IsADirectoryError):
         return None
+
+
+def _modified(path: Path) -> float:
+    with open(path, "rb") as file:  # a network file system asks its server on opening, not on stat
+        return os.fstat(file.fileno()).st_mtime

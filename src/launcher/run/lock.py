@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.run.files import patiently
 from launcher.run.folder import RunFolder
 from launcher.run.holder import SILENCE, Holder, is_earlier_start, last_beat, read_holder, refusal
 from launcher.run.record_format import read_record
@@ -86,6 +87,8 @@ class RunLock:
         me = Holder.current()
         with self.folder.being_written():
             self.folder.path.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise ConfigError(f"run.dir='{self.folder.path}': {self.path.name} is a folder; move it away.")
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
@@ -103,12 +106,19 @@ class RunLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if self.is_held():
-            self.path.unlink(missing_ok=True)
+        try:
+            if self.is_held():
+                patiently(lambda: self.path.unlink(missing_ok=True))
+        except OSError as error:  # the next process takes over the lock of one that has ended
+            logger.warning("%s could not be removed: %s.", self.path, error)
         self.holder = None
 
     def is_held(self) -> bool:
-        """Whether the lock file still names this process."""
+        """Whether the lock file still names this process.
+
+        Raises:
+            OSError: it cannot be read, at several tries. The lock may be held, and may be lost.
+        """
         if self.holder is None:
             return False
         current = read_holder(self.path)
@@ -122,6 +132,8 @@ class RunLock:
 
         Raises:
             LockLost: the run is no longer this process's, and `on_lost` has returned.
+            OSError: whose it is cannot be read. Then nothing may be written for now, as after any other error of the
+                disk.
         """
         holder = self.holder
         if holder is None:

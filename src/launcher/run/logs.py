@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from launcher.run.files import unused
+
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
@@ -146,7 +148,9 @@ class _Keeping(logging.Handler):
 
 
 class _FileHandler(_IgnoresOSErrors, logging.FileHandler):
-    pass
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the base class opens the file outside of its own `try`
+            super().emit(record)
 
 
 class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
@@ -172,6 +176,8 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     handlers, is_diverted = [screen], False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            os.rename(file, unused(file))
         if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
             _divert(file)
         else:

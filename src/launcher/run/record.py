@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.run import metrics
-from launcher.run.files import replace_file, unused
+from launcher.run.files import patiently, replace_file, unused
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
 from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, plain_number, read_record
@@ -23,10 +23,16 @@ from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, pla
 logger = logging.getLogger(__name__)
 
 
+def seconds_up() -> float:
+    """Seconds that no clock changes; those of a suspended machine count where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class RunRecord:
     """Reads and writes one `run.json`.
 
-    `clock` gives seconds since the epoch; `interval` is the least time, in seconds of that clock, between
+    `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is set back while a run
+    trains would give it a negative duration. `interval` is the least time, in seconds of that clock, between
     two writes of `progress`: each is an fsync, which a training loop of millisecond steps would feel.
     """
 
@@ -36,11 +42,13 @@ class RunRecord:
         *,
         check_lock: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = seconds_up,
         interval: float = 10.0,
     ):
         self.folder, self.path = folder, folder.record_path
         self.check_lock = check_lock
-        self.clock = clock
+        self.clock, self.timer = clock, timer
+        self._began_at = self._began = 0.0
         self.interval = interval
         self.written_at: float | None = None
         self.data: dict[str, Any] = {
@@ -99,7 +107,8 @@ class RunRecord:
         `resume` is the request (`run.resume`) that it has followed, `code` the folder whose git state is recorded
         (default: the working directory). Raises OSError when the record cannot be written.
         """
-        now = self._time()
+        self._began_at, self._began = self.clock(), self.timer()
+        now = iso(self._began_at)
         self._close_killed()
         number = self.next_number
         self._roll_back(start_step)
@@ -224,14 +233,14 @@ class RunRecord:
                 )
         self._note(end_step, loss, best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
-        attempt.ended = self._time()
+        attempt.ended = iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
         attempt.end_step = end_step
         attempt.outcome = outcome
         attempt.signal = signal
         attempt.exit_code = exit_code
         attempt.reason = reason
         self.data["state"] = "failed" if outcome == "killed" else outcome
-        self._write()
+        patiently(self._write)  # the last write: no later one makes up for it
 
     def _roll_back(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again."""

@@ -1,6 +1,5 @@
 """The format of `run.json`: its keys, their types, and how a number and a time are written."""
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
+from launcher.run.files import parse_json, patiently
 from launcher.run.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
@@ -64,7 +64,7 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: there is none.
         ValueError: it is not a run record: not JSON, or a value of the wrong type.
     """
-    return parse_record(Path(path).read_bytes())
+    return parse_record(patiently(Path(path).read_bytes))
 
 
 def run_names(folder: Path) -> list[str]:
@@ -82,10 +82,7 @@ def parse_record(content: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is not a run record.
     """
-    try:
-        data = json.loads(content)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    data = parse_json(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
     _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")

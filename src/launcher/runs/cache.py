@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import expanded
+from launcher.run.files import expanded, parse_json
 from launcher.runs.overlay import Base
 from launcher.runs.run_files import RunFiles
 
@@ -50,7 +50,7 @@ class RunCache:
 
     def _load(self) -> None:
         try:
-            data = json.loads(self.path.read_bytes())
+            data = parse_json(self.path.read_bytes())
             if data["version"] == VERSION and data["outputs"] == self.outputs:
                 self.base, self.choices, self._old = Base(data["values"]), data["choices"], data["runs"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

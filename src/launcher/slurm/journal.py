@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from launcher.run.files import replace_file
+from launcher.run.files import parse_json, replace_file
 from launcher.run.folder import RunFolder
 
 logger = logging.getLogger("launcher")
@@ -20,7 +20,7 @@ class Journal:
     def __init__(self, folder: RunFolder, job: str):
         self.path = folder.path / "restarts.json"
         try:
-            self.data: dict[str, Any] = json.loads(self.path.read_bytes())
+            self.data: dict[str, Any] = parse_json(self.path.read_bytes())
         except (OSError, ValueError):
             self.data = {}
         self.job: dict[str, list[dict[str, Any]]] = self.data.setdefault(job, {"starts": [], "requeues": []})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from launcher.config.direction import ranked
 from launcher.errors import ConfigError
-from launcher.run.files import replace_file
+from launcher.run.files import parse_json, replace_file
 from launcher.run.history import Curve, History
 from launcher.runs.format import number as short
 from launcher.runs.objective import curve_of, pareto_front, value
@@ -114,7 +114,7 @@ class Journal:
             replace_file(self.path, whole)
         trials: list[Trial] = []
         try:
-            for entry in map(json.loads, whole.splitlines()):
+            for entry in map(parse_json, whole.splitlines()):
                 if "params" in entry:
                     trials.append(Trial(**entry))
                     assert trials[-1].number == len(trials) - 1

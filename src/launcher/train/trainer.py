@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from launcher.errors import TrainingError
 from launcher.hooks.state import load_hook_states
 from launcher.run import deadline, signals
 from launcher.run.ranks import maximum
@@ -50,12 +51,14 @@ class BaseTrainer(TrainerParts):
             self.build()
         rng = rng_state()
         self._stopping, self._pause_is_due = Stopping(self._agreement), False
+        has_ended = False
         try:
             self.restore()
             self.fire("on_ready")
             self._run(self.resumed_rng or rng)  # random numbers that hooks have drawn must not affect the first step
             if not self.is_paused:
                 self.fire("on_after_train")
+            has_ended = True
         except signals.Stop:
             signals.forget()  # the signal has stopped this run, and must not stop a later one in this process
             raise
@@ -63,7 +66,25 @@ class BaseTrainer(TrainerParts):
             self.fire("on_error", error)
             raise
         finally:
-            self.fire("on_close")
+            self._close(has_ended)
+
+    def _close(self, has_ended: bool) -> None:
+        """Close every hook, also after another has failed to close.
+
+        Raises:
+            Exception: the first error, if training itself has ended well; errors that it does not raise are logged.
+        """
+        errors: list[Exception] = []
+        for call in self._events["on_close"]:
+            try:
+                call(self)
+            except Exception as error:
+                errors.append(error)
+        for other in errors[1:] if has_ended else errors:
+            trace = None if isinstance(other, TrainingError) else other
+            self.logger.error("At the end: %s: %s", type(other).__name__, other, exc_info=trace)
+        if errors and has_ended:
+            raise errors[0]
 
     def restore(self) -> None:
         """Set up the hooks and restore what an earlier attempt saved.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.files import write_file
-from launcher.checkpoint.manifest import CorruptCheckpoint, verify
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore
 from support.stores import change_manifest, save
 
@@ -37,6 +37,17 @@ def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
         "rank-00000.json is missing; shard-00000.safetensors has .* bytes, should have .*; state.json is not a file",
         caught.value.problem,
     )
+
+
+@pytest.mark.parametrize("change", [{"mood": "good"}, {"format_version": 99}, {"format_version": 99, "mood": "good"}])
+def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path: Path, change: dict[str, object]) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 4)
+    save(store, 5)
+    change_manifest(store.path(5), **change)
+    with pytest.raises(UnsupportedCheckpoint, match=r"use the version that wrote it, or a newer one\."):
+        store.newest_valid()
+    assert store.steps() == [4, 5], "nothing was set aside"
 
 
 @pytest.mark.parametrize("parent", ["absolute", ".."])

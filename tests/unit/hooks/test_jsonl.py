@@ -1,18 +1,22 @@
 """`metrics.jsonl` on a resume: each step once, and what is lost or damaged is reported and kept."""
 
+import errno
 import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.hooks.base import BaseHook
+from launcher.errors import TrainingError
+from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook, append, drop_lines_after, encoded
 from launcher.hooks.logging import LoggingHook
+from launcher.hooks.media import MediaHook
 from support.toy import GOOD, Toy, Values
 
 
@@ -81,6 +85,92 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert drop_lines_after(file, 9) == 2
     assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 3], [2, 2, 3], []])
+def test_lines_in_order_are_left_alone(tmp_path: Path, rows: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "media.jsonl"
+    file.write_text("".join(f'{{"step": {row}, "n": {n}}}\n' for n, row in enumerate(rows)))
+    before = file.read_bytes()
+    assert drop_lines_after(file, 3, once=False) == len(rows)
+    assert file.read_bytes() == before and not caplog.records
+
+
+@pytest.mark.parametrize("change", ["doubled", "each twice", "reversed", "shuffled", "rotated"])
+def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    train(tmp_path, 5)
+    file = tmp_path / "metrics.jsonl"
+    content = file.read_bytes().splitlines(keepends=True)
+    damaged = {
+        "doubled": content * 2,
+        "each twice": [line for line in content for _ in range(2)],
+        "reversed": content[::-1],
+        "shuffled": [content[n] for n in (1, 4, 0, 2, 3)],
+        "rotated": [*content[2:], *content[:2]],
+    }[change]
+    file.write_bytes(b"".join(damaged))
+    train(tmp_path, 8)
+    assert lines(file) == list(range(1, 9)) and file.read_bytes().startswith(b"".join(content))
+    assert "lines twice or out of order: it is kept as metrics.jsonl.damaged" in caplog.text
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == b"".join(damaged)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("failing", [range(3, 4), range(2, 9), range(2, 999)])
+def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path: Path, number: int, failing: range) -> None:
+    """Lines wait until it can be read. If that is never, the training has failed; the next attempt has its lines."""
+    looks = iter(range(999))
+
+    def check_lock() -> None:
+        if next(looks) in failing:
+            raise OSError(number, os.strerror(number))
+
+    trainer = Toy([LoggingHook(1), CheckpointingHook(3), JsonlHook()], 8, tmp_path, batches=[GOOD])
+    trainer.context = RunContext(check_lock=check_lock)
+    if 999 - 1 in failing:
+        with pytest.raises(TrainingError, match=r"The checkpoint of step 8 could not be written"):
+            trainer.train()
+        train(tmp_path, 8)
+    else:
+        trainer.train()
+    assert lines(tmp_path / "metrics.jsonl") == list(range(1, 9))
+
+
+class FullFrom(BaseHook):
+    """From a step on, a file is on a full disk."""
+
+    def __init__(self, step: int, file: Path):
+        self.step, self.file = step, file
+
+    def on_after_step(self, trainer: Any) -> None:
+        if trainer.step == self.step:
+            os.rename(self.file, self.file.with_suffix(".there"))
+            os.symlink("/dev/full", self.file)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "media.jsonl"])
+@pytest.mark.parametrize("settings", [{}, {"pause_at": 6}])
+def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_them(
+    tmp_path: Path, name: str, settings: dict[str, int]
+) -> None:
+    def hooks() -> list[BaseHook]:
+        return [LoggingHook(1), Histograms(), CheckpointingHook(3), JsonlHook(), MediaHook()]
+
+    file = tmp_path / name
+    with pytest.raises(
+        TrainingError, match=rf"\d lines of .*{name} could not be written. The last checkpoint has them"
+    ):
+        Toy([*hooks(), FullFrom(3, file)], 8, tmp_path, batches=[GOOD], **settings).train()
+    os.replace(file.with_suffix(".there"), file)
+    Toy(hooks(), 8, tmp_path, batches=[GOOD]).train()
+    assert lines(file) == list(range(1, 9))
+
+
+class Histograms(BaseHook):
+    def on_after_step(self, trainer: Any) -> None:
+        trainer.log_histograms({"x": [1.0, 2.0]})
 
 
 def test_a_group_that_the_umask_admits_may_append(tmp_path: Path):

@@ -40,7 +40,7 @@ def finished(folder: Path, outcome: str, losses: list[float]) -> RunRecord:
     (run.checkpoints / "step-00000010").mkdir(parents=True)
     (run.checkpoints / "step-00000010" / "manifest.json").touch()
     seconds = 0.0
-    record = RunRecord(run, clock=lambda: seconds)
+    record = RunRecord(run, clock=lambda: seconds, timer=lambda: seconds)
     attempt = {"max_steps": 10, "world_size": 1, "strategy": "none"}
     record.begin_attempt(start_step=0, **attempt)
     seconds = 10.0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -229,6 +230,7 @@ CONTEND = """
 import json, os, sys, time
 from dataclasses import asdict, replace
 from pathlib import Path
+from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import Holder
@@ -336,3 +338,26 @@ def test_a_file_system_that_does_not_answer_is_no_loss(folder, monkeypatch):
             with pytest.raises(OSError, match="EIO"):
                 lock.check()
         lock.check()
+
+
+@pytest.mark.parametrize("failures", [1, 3, 99])
+def test_an_error_at_a_look_at_the_lock_does_not_lose_it(tmp_path, failures, monkeypatch):
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    lost = []
+    lock = RunLock(folder, on_lost=lost.append)
+    lock.acquire()
+    left = iter([OSError(errno.ESTALE, "Stale file handle")] * failures)
+
+    def read(path, real=Path.read_bytes):
+        if path == folder.lock_path and (error := next(left, None)) is not None:
+            raise error
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    if failures > 3:
+        with pytest.raises(OSError, match="Stale"):
+            lock.check()
+    else:
+        lock.check()
+    lock.release()
+    assert not lost and folder.lock_path.exists() == (failures > 3)

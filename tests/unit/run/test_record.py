@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ def folder(tmp_path):
 
 
 def open_record(folder, clock, **options):
-    return RunRecord(folder, clock=clock, **options)
+    return RunRecord(folder, clock=clock, **{"timer": clock, **options})
 
 
 def begin(record, start_step=0, max_steps=100):
@@ -110,6 +111,38 @@ def test_an_attempt_that_never_ended_was_killed(folder, clock):
     assert on_disk(folder)["state"] == "running" and on_disk(folder)["step"] == 30
 
 
+@pytest.mark.parametrize("jump", [-7200, -(10**9), 0, 10**7])
+def test_a_clock_that_is_set_gives_no_other_duration(folder, clock, jump):
+    timer = Clock(5.0)
+    record = open_record(folder, clock, timer=timer)
+    begin(record)
+    clock.now += jump
+    timer.now += 90
+    record.end_attempt("preempted", end_step=40)
+    assert on_disk(folder)["attempts"][0]["ended"] == "2027-01-15T08:01:30+00:00"
+
+
+@pytest.mark.parametrize("failures", [1, 3, 9])
+def test_the_last_write_is_tried_again(folder, clock, failures, monkeypatch):
+    record = open_record(folder, clock)
+    begin(record)
+    left = iter([OSError(errno.EIO, "I/O error")] * failures)
+
+    def replace(source, target, real=os.replace):
+        if (error := next(left, None)) is not None:
+            raise error
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    if failures < 9:
+        record.end_attempt("completed", end_step=100)
+    else:
+        with pytest.raises(OSError, match="I/O error"):
+            record.end_attempt("completed", end_step=100)
+    assert on_disk(folder)["state"] == ("completed" if failures < 9 else "running")
+
+
 def test_progress_is_written_once_an_interval(folder, clock):
     record = open_record(folder, clock, interval=10)
     begin(record)
@@ -184,6 +217,18 @@ DAMAGED = {
     "nested too deeply": b"[" * 100_000,
     "an unknown state": b'{"state": "going well"}',
 }
+
+
+def test_a_reader_leaves_a_damaged_record_where_it_is(folder, clock):
+    folder.record_path.write_bytes(b"{")
+    assert open_record(folder, clock).state is None
+    assert [path.name for path in folder.path.iterdir() if path.is_file()] == ["run.json"]
+
+
+def test_a_folder_in_place_of_the_record_is_set_aside(folder, clock):
+    (folder.record_path / "x").mkdir(parents=True)
+    begin(open_record(folder, clock))
+    assert (folder.path / "run.json.damaged" / "x").is_dir() and read_record(folder.record_path)["state"] == "running"
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())

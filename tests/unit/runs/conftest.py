@@ -26,7 +26,7 @@ def make_run(outputs):
     def make(name, id, *, config=None, choices=None, overrides=(), state="completed", step=10, loss=None, best=None):
         folder = RunFolder(outputs / name / id).create()
         now = float(next(started))
-        record = RunRecord(folder, clock=lambda: now)
+        record = RunRecord(folder, clock=lambda: now, timer=lambda: now)
         record.data["name"] = name
         record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none")
         record.progress(step, loss=loss, best=best, force=True)
