@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from launcher.run import deadline, signals
 from support.paths import TESTS
@@ -21,6 +22,10 @@ for signum, handler in (
 ):
     if signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, handler)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Launcher again
