@@ -203,7 +203,6 @@ def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
                 "No module named 'math.no_such'; 'math' is not a package."
             ],
         ),
-        (["job.outcome=exits"], 1, []),
         (["job.outcome=is stopped"], 143, []),
     ],
 )
@@ -219,7 +218,12 @@ def test_the_exit_code_is_how_a_task_ends(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "message"), [("crashes", "ValueError: a bug"), ("cannot build", "RuntimeError: built")]
+    ("outcome", "message"),
+    [
+        ("crashes", "ValueError: a bug"),
+        ("cannot build", "RuntimeError: built"),
+        ("exits", "RuntimeError: the code of the run called sys.exit(1)"),
+    ],
 )
 def test_a_crash_is_a_traceback_and_exit_code_one(outcome: str, message: str, tmp_path: Path) -> None:
     write_project(tmp_path)

@@ -58,7 +58,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     table = printed.err.splitlines()[-4:]
     assert table[0] == "3 of 4 jobs failed:"
     assert "failed: ValueError: a bug" in table[1]
-    assert "failed with exit code 1" in table[2]
+    assert "failed: RuntimeError: the code of the run called sys.exit(1)" in table[2]
     assert "refused: data.files='x': is empty." in table[3]
 
 
