@@ -87,8 +87,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
         )
     if isinstance(strategy.get("config_file"), str):
         path = Path(strategy["config_file"])
-        file, faults = _parse(path)
-        yield from faults or (Fault(KEY, str(path), text) for text in _unsupported(file))
+        yield from _parse(path)[1]
         yield from _options(path, strategy)
 
 
@@ -99,13 +98,17 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher sets.
     """
     file, faults = _parse(path)
-    faults = faults or [Fault(KEY, str(path), text) for text in _unsupported(file)]
     if faults:
         raise ConfigError(*map(str, faults))
     return file
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
+    """Read the file and check its keys.
+
+    Returns:
+        The content without values of "auto", and what is wrong with it.
+    """
     try:
         config = json.loads(expanded(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -119,7 +122,8 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
         config[BF16] = config.pop("bfloat16")
     sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
-    return config, [Fault(KEY, str(path), f"{key} should hold an object of keys and values.") for key in wrong]
+    texts = [f"{key} should hold an object of keys and values." for key in wrong] or _unsupported(config)
+    return config, [Fault(KEY, str(path), text) for text in texts]
 
 
 def _without_auto(value: Any) -> Any:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from launcher.data.iterable import length
 from launcher.run.ranks import world_size
-from launcher.run.rng import isolated, restore_rng, rng_state
+from launcher.run.rng import host_state, isolated, restore_rng, rng_state
 
 CPU_STATES = ("python", "numpy", "torch")
 END = object()
@@ -158,8 +158,8 @@ class Order:
 
 def global_states() -> list[Any]:
     """The states of the global generators of the CPU, comparable by `==`."""
-    kind, keys, *rest = np.random.get_state()
-    return [torch.get_rng_state().tolist(), [kind, np.asarray(keys).tolist(), *rest], random.getstate()]
+    of_python, of_numpy, of_torch = host_state()
+    return [of_python, [np.asarray(part).tolist() for part in of_numpy], of_torch.tolist()]
 
 
 def resumable(loader: Any, logger: logging.Logger) -> Any:

@@ -33,3 +33,10 @@ def test_resume_without_pause_keeps_what_the_program_has_set() -> None:
     collector.pause()
     collector.resume()
     assert not gc.isenabled()
+
+
+def test_second_pause_still_ends_with_resume() -> None:
+    collector.pause()
+    collector.pause()
+    collector.resume()
+    assert gc.isenabled()
