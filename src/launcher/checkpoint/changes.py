@@ -13,7 +13,7 @@ from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
 from launcher.run.sources import imported_sources
 
-OF_THE_ATTEMPT = ("trainer.pause_at",)
+OF_THE_ATTEMPT = ("trainer.pause_at", "run.resume", "hooks.checkpointing.load")
 """Keys that configure one attempt, not the run."""
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
