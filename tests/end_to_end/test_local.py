@@ -10,7 +10,7 @@ import pytest
 
 from launcher.checkpoint.manifest import verify
 from support.processes import Command, wait_for
-from support.runner import final_state, metrics, record, run_folder
+from support.runner import ENVIRONMENT, final_state, metrics, record, run_folder
 
 TINY = (
     "data=synthetic", "data.seq_len=16", "data.num_val_samples=0", "model.dim=16", "model.num_layers=1",
@@ -62,6 +62,31 @@ def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path: Path, moment: st
     assert record(tmp_path)["step"] == step
     checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
     assert verify(checkpoint).world_size == 2 and checkpoint.name == f"step-{step:08d}"
+
+
+SLOW_IMPORT = """
+import importlib.abc, os, signal, sys, time
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch" and os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its imports take longer than the grace, as on a busy machine; the other rank learns of the signal."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
+    with Command(f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2", real=True) as command:
+        assert command.wait() == 128 + signal.SIGTERM, command.output
+        assert command.left() == [] and "forced exit" not in command.output
+    assert "Training from" not in command.output, "nothing had begun"
 
 
 def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """Runs the job of a configuration in this process."""
 
+import importlib
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from launcher.dispatch import forced_exit
+from launcher.run import deadline
 from launcher.run.exits import exits_are_errors
+
+IMPORTS = 120.0
+"""Seconds that importing torch may take on a busy machine, before the grace period of a signal begins."""
 
 
 def run_job(config: DictConfig) -> Any:
@@ -15,5 +21,8 @@ def run_job(config: DictConfig) -> Any:
     Raises:
         signals.Stop: a signal ended it.
     """
+    deadline.progress(IMPORTS)
+    importlib.import_module("launcher.train.build")  # and torch
+    forced_exit.arm(config)
     with exits_are_errors():
         return instantiate(config.job).run(config)

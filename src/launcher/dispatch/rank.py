@@ -2,7 +2,8 @@
 
 The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to `rank-<r>.json` there:
 `kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed (`text`; and `hung_after`,
-the signal after which it made no progress); `time` is on the machine's monotonic clock.
+the signal after which it made no progress); `time` is on the machine's monotonic clock. At its first signal it writes
+`signal-<number>`.
 """
 
 import ctypes
@@ -12,10 +13,11 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.dispatch.spawner import JOB
+from launcher.dispatch.spawner import JOB, SIGNAL
 from launcher.run import collector, deadline, signals
 from launcher.run.logs import prepare_output
 
@@ -36,8 +38,14 @@ def begin_as_child() -> None:
 
 
 def main() -> None:
-    begin_as_child()
     folder = Path(sys.argv[1])
+
+    def report_signal(signum: int) -> None:
+        with suppress(OSError):  # the command has ended, and its folder with it
+            (folder / f"{SIGNAL}{signum}").touch()
+
+    signals.on_first(report_signal)
+    begin_as_child()
 
     def write(report: dict[str, Any]) -> None:
         report["time"] = time.monotonic()

@@ -2,7 +2,8 @@
 
 Signals: the handled ones are blocked here, received one by one, and passed on to the ranks; then we wait until the
 ranks have saved. The ranks inherit the block, and lift it once their own handlers are installed, so that a signal that
-arrives while they start is not lost. If this process is killed, the kernel sends the ranks a SIGTERM.
+arrives while they start is not lost. A signal to one rank alone reaches the others as well: while they start, no step
+is near at which they would agree on it. If this process is killed, the kernel sends the ranks a SIGTERM.
 
 Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes no
 progress after a signal exits by itself (`launcher.run.deadline`), which counts as a failure.
@@ -28,6 +29,8 @@ AFTER_HANG = 2.0
 HOST = "127.0.0.1"
 JOB = "job.yaml"
 """The job description, in the folder that is passed to each rank."""
+SIGNAL = "signal-"
+"""Prefix of the files there in which a rank reports its first signal."""
 
 
 @dataclass
@@ -79,8 +82,9 @@ class Spawner:
             while any(rank.ended is None for rank in self.ranks):
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
-                    signals.note(signum)  # so that the next run of a sweep does not start
                     self._pass_on(signum)
+                elif reported := self._reported():
+                    self._pass_on(reported)
                 self._look()
         finally:
             for rank in self.ranks:
@@ -119,7 +123,14 @@ class Spawner:
             env["LAUNCHER_LISTEN_FD"] = str(listening.fileno())
         return env
 
+    def _reported(self) -> int:
+        """A signal that only a rank has received, and not from here; 0 for none."""
+        if signals.received() or self._kill_at is not None:
+            return 0
+        return next((int(path.name.removeprefix(SIGNAL)) for path in self.folder.glob(f"{SIGNAL}*")), 0)
+
     def _pass_on(self, signum: int) -> None:
+        signals.note(signum)  # so that the next run of a sweep does not start
         for rank in self.ranks:
             rank.process.send_signal(signum)  # no effect on a process that has ended
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,10 +12,12 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.run import signals
+from launcher.run import deadline, signals
 from launcher.run.device import get_device
 
 T = TypeVar("T")
+STARTING = 120.0
+"""Seconds for which rank 0, when it leaves after a signal, waits for ranks that are still starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
@@ -214,10 +217,13 @@ def on_main(act: Callable[[], T]) -> T:
             value = act()
         except BaseException as error:
             store().set(key, json.dumps(_described(error)))
+            if isinstance(error, signals.Stop):
+                _wait_until_read(key, ranks.world_size - 1)
             raise
         store().set(key, json.dumps(["done", value]))
         return value
     kind, answer = json.loads(store().get(key))
+    store().add(f"{key}/read", 1)
     if kind == "refused":
         raise ConfigError(*answer)
     if kind == "stopped":
@@ -225,6 +231,14 @@ def on_main(act: Callable[[], T]) -> T:
     if kind == "failed":
         raise TrainingError(f"Rank 0 failed: {answer}")
     return answer
+
+
+def _wait_until_read(key: str, readers: int) -> None:
+    """The store ends with this process, and a rank that is still importing torch has not read it yet."""
+    deadline.progress(STARTING)
+    until = time.monotonic() + STARTING
+    while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _described(error: BaseException) -> list[Any]:

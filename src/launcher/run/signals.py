@@ -41,6 +41,7 @@ class _State:
     received_at: float = 0.0
     waiting: bool = False
     owner: int = 0
+    on_first: Callable[[int], None] | None = None
     installed: frozenset[int] = frozenset()
 
 
@@ -57,6 +58,8 @@ def note(signum: int) -> None:
 def _note(signum: int, frame: FrameType | None) -> None:
     if os.getpid() != _state.owner:  # a forked child (a data worker) shares the handler, not the run
         return
+    if not _state.received and _state.on_first is not None:
+        _state.on_first(signum)
     note(signum)
     if _state.waiting:
         _state.waiting = False
@@ -78,6 +81,11 @@ def install(signums: Iterable[int] = HANDLED) -> dict[int, Any]:
         before[signum] = signal.signal(signum, _note)
         _state.installed |= {signum}
     return before
+
+
+def on_first(report: Callable[[int], None]) -> None:
+    """Let the handler call `report` with the first signal."""
+    _state.on_first = report
 
 
 def restore(before: dict[int, Any]) -> None:

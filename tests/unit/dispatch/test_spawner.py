@@ -1,0 +1,49 @@
+"""Signals and failures of ranks, without torch."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.dispatch.spawner import Spawner
+from launcher.run import signals
+
+RANK = """
+import os, signal, sys, time
+from launcher.dispatch import rank
+from launcher.run import signals
+
+def work(folder):
+    if os.environ["RANK"] == "1":
+        {act}
+    while not signals.received():
+        time.sleep(0.02)
+    return {{"kind": "stopped", "signum": signals.received()}}, 128 + signals.received()
+
+rank.work = work
+rank.main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_signal_stays() -> Iterator[None]:
+    yield
+    signals.forget()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_to_one_rank_reaches_all(tmp_path: Path, signum: signal.Signals) -> None:
+    script = RANK.format(act=f"os.kill(os.getpid(), {int(signum)})")
+    ranks = Spawner((sys.executable, "-c", script), 3, tmp_path).run()
+    assert [rank.report["signum"] for rank in ranks] == [signum] * 3
+    assert signals.received() == signum, "the next run of a sweep does not start"
+
+
+@pytest.mark.parametrize("act", ["sys.exit(3)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_rank_that_fails_ends_the_others_and_no_later_run(tmp_path: Path, act: str) -> None:
+    spawner = Spawner((sys.executable, "-c", RANK.format(act=act)), 2, tmp_path)
+    ranks = spawner.run()
+    assert ranks[0].report["signum"] == signal.SIGTERM
+    assert spawner.cause() is ranks[1] and signals.received() == 0
