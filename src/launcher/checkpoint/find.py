@@ -64,6 +64,19 @@ def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpo
     return ConfigError(f"{key}={which}: {path} is damaged: {error.problem}. Use another checkpoint.")
 
 
+def has_checkpoints(store: CheckpointStore) -> ConfigError:
+    """The error of `run.resume=never` in a run with checkpoints."""
+    return ConfigError(
+        f"run.resume=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use run.tag=<word> for "
+        "another run of the same configuration, or run.resume=auto to resume this one."
+    )
+
+
+def has_no_checkpoint(store: CheckpointStore) -> ConfigError:
+    """The error of `run.resume=must` in a run without one."""
+    return ConfigError(f"run.resume=must: {store.root} has no checkpoint; use run.resume=auto.")
+
+
 def _missing(root: Path, which: str) -> str:
     steps = CheckpointStore(root).steps()
     if not steps:

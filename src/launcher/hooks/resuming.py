@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 
-from launcher.checkpoint.find import damaged, find_checkpoint, request_name
+from launcher.checkpoint.find import damaged, find_checkpoint, has_checkpoints, has_no_checkpoint, request_name
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -144,16 +144,13 @@ class Resuming:
             return self._newest() or Choice()
         if self.load == "never":
             if self.store.steps():
-                raise ConfigError(
-                    f"run.resume=never: {self.store.root} has checkpoints up to step {self.store.steps()[-1]}; use "
-                    "run.tag=<word> for another run of the same configuration, or run.resume=auto to resume this one."
-                )
+                raise has_checkpoints(self.store)
             return Choice()
         if self.load not in ("latest", "auto", "must"):
             return self._named(trainer, self.load)
         newest = self._newest()
         if newest is None and self.load == "must":
-            raise ConfigError(f"run.resume=must: {self.store.root} has no checkpoint; use run.resume=auto.")
+            raise has_no_checkpoint(self.store)
         if newest is None:
             self._refuse_to_start_over(trainer)
             self._report_trainloop(trainer)

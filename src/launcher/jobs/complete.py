@@ -4,17 +4,22 @@ import logging
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from launcher.checkpoint.changes import changes_since, stored_sources
-from launcher.checkpoint.find import checkpoint_path, find_checkpoint, request_name
+from launcher.checkpoint.find import (
+    checkpoint_path,
+    find_checkpoint,
+    has_checkpoints,
+    has_no_checkpoint,
+    request_name,
+)
 from launcher.checkpoint.store import CheckpointStore
-from launcher.config import plain_yaml
 from launcher.config.identity import run_id
-from launcher.config.tree import get
+from launcher.config.length import with_steps
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here, refusal
@@ -30,7 +35,7 @@ NEWEST = ("auto", "latest", "must")
 
 
 def nothing_to_do(config: Mapping[str, Any]) -> bool:
-    """Whether the run is complete or paused, and the command asks for nothing more; then this is logged.
+    """Whether the run has nothing left to do (see `done`), which is then logged.
 
     Args:
         config: resolved, as plain containers: a repeated sweep asks for thousands of runs.
@@ -40,33 +45,62 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
     folder = RunFolder(config["run"]["dir"])
     with folder.being_read():
         record, held = RunRecord(folder) if folder.record_path.exists() else None, held_here(folder)
-    if record is not None and record.state == "completed" and not asks_for_more(config, folder, record):
-        setup_logging(None)
+    reason = None if record is None else done(config, folder, record)
+    if held is not None and reason not in ("completed", "paused"):
+        raise ConfigError(refusal(folder, held))
+    if record is None or reason is None:
+        return False
+    setup_logging(None)
+    if reason == "completed":
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
         for sentence in changes(config, folder):
             logger.warning("Changed since it was trained: %s", sentence)
         logger.info("To train it again as another run, use run.tag=<word>.")
-        return True
-    if record is not None and is_paused_there(config, folder, record):
-        setup_logging(None)
+    elif reason == "paused":
         logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
         logger.info("A later trainer.pause_at, or none, resumes it.")
-        return True
-    if held is not None:
-        raise ConfigError(refusal(folder, held))
-    if record is not None and is_past(config, folder):
-        setup_logging(None)
-        step, max_steps = folder.newest_step(), config["trainer"]["max_steps"]
-        logger.info("%s is at step %d, past trainer.max_steps=%d: nothing to do.", folder.path, step, max_steps)
+    else:
+        logger.info("%s is %s: nothing to do.", folder.path, past(config, folder))
         logger.info("To train on, use a later trainer.max_steps; run.resume=<step> rolls it back.")
-        return True
-    return False
+    return True
+
+
+def why_done(config: Mapping[str, Any]) -> str | None:
+    """See `TrainJob.why_done`."""
+    folder = RunFolder(config["run"]["dir"])
+    if not folder.record_path.exists():
+        return None
+    record = RunRecord(folder)
+    config = with_known_steps(config, folder, record)
+    reason = done(config, folder, record)
+    if reason == "paused":
+        return f"paused at step {record.step}"
+    return past(config, folder) if reason == "past" else reason
+
+
+def done(
+    config: Mapping[str, Any], folder: RunFolder, record: RunRecord
+) -> Literal["completed", "paused", "past"] | None:
+    """Why the run has nothing left to do; None: it has something.
+
+    Args:
+        config: with the number of steps, if `trainer.max_epochs` is set.
+    """
+    if record.state == "completed" and not asks_for_more(config, folder, record):
+        return "completed"
+    if is_paused_there(config, folder, record):
+        return "paused"
+    return "past" if is_past(config, folder) else None
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
     """Whether the newest checkpoint is later than the last step that the command asks for: an extension of the run was
     stopped, and the command is an earlier one."""
     return str(config["run"]["resume"]) in NEWEST and folder.newest_step() > config["trainer"]["max_steps"]
+
+
+def past(config: Mapping[str, Any], folder: RunFolder) -> str:
+    return f"at step {folder.newest_step()}, past trainer.max_steps={config['trainer']['max_steps']}"
 
 
 def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
@@ -97,16 +131,33 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 def is_changed(config: Mapping[str, Any], folder: RunFolder) -> bool:
     """Whether the newest attempt had another configuration, apart from what cannot change the numbers."""
-    file = folder.hydra / "config.yaml"
-    if not file.exists():
-        return False
+    before = of_newest_attempt(folder)
+    return before is not None and run_id(before) != run_id(OmegaConf.create(dict(config)))
+
+
+def of_newest_attempt(folder: RunFolder) -> DictConfig | None:
+    """The configuration of the newest attempt; None: there is none that can be read."""
     try:
-        before, now = OmegaConf.load(file), OmegaConf.create(dict(config))
+        config = OmegaConf.load(folder.hydra / "config.yaml")
     except (OSError, ValueError, YAMLError, RecursionError):
-        return False
-    if not isinstance(before, DictConfig):
-        return False
-    return run_id(before) != run_id(now)
+        return None
+    return config if isinstance(config, DictConfig) else None
+
+
+def with_known_steps(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> Mapping[str, Any]:
+    """The configuration with the number of steps, if `trainer.max_epochs` is set. It depends on the data, which are not
+    read here: it is that of the newest attempt if that has completed at least as many epochs of the same training, and
+    unlimited otherwise."""
+    epochs = config["trainer"].get("max_epochs")
+    if epochs is None:
+        return config
+    before = of_newest_attempt(folder)
+    earlier = None if before is None else OmegaConf.select(before, "trainer.max_epochs")
+    if record.state == "completed" and earlier is not None and epochs <= earlier:
+        known = with_steps(config, record.data["max_steps"] or 0)
+        if not is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, folder):
+            return known
+    return with_steps(config, math.inf)
 
 
 @cache
@@ -130,46 +181,13 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     return kept + source_changes(stored, imported)
 
 
-def why_done(config: Mapping[str, Any]) -> str | None:
-    """See `TrainJob.why_done`."""
-    folder = RunFolder(config["run"]["dir"])
-    if folder.record_path.exists():
-        record = RunRecord(folder)
-        if record.state == "completed" and not asks_for_more(_with_known_steps(config, folder), folder, record):
-            return "completed"
-        if is_paused_there(config, folder, record):
-            return f"paused at step {record.step}"
-        if record.state != "completed" and is_past(config, folder):
-            return f"at step {folder.newest_step()}, past trainer.max_steps={config['trainer']['max_steps']}"
-    return None
-
-
-def _with_known_steps(config: Mapping[str, Any], folder: RunFolder) -> Mapping[str, Any]:
-    """The configuration of a completed run; if it counts epochs, `trainer.max_steps` is unlimited if they are more than
-    before, and 0 otherwise. How many steps the epochs have depends on the data, which are not read here."""
-    epochs = config["trainer"].get("max_epochs")
-    if epochs is None:
-        return config
-    newest = checkpoint_path(folder.checkpoints, "latest")
-    try:
-        saved = {} if newest is None else plain_yaml.load((newest / "config.yaml").read_bytes())
-    except (OSError, UnicodeDecodeError, YAMLError):
-        saved = {}
-    before = get(saved, "trainer.max_epochs")
-    steps = math.inf if before is None or epochs > before else 0
-    return {**config, "trainer": {**config["trainer"], "max_steps": steps}}
-
-
 def check_resume(config: Mapping[str, Any]) -> None:
     """See `TrainJob.check_resume`."""
     checkpoints, resume = RunFolder(config["run"]["dir"]).checkpoints, str(config["run"]["resume"])
     store = CheckpointStore(checkpoints)
     if resume == "never" and store.steps():
-        raise ConfigError(
-            f"run.resume=never: {checkpoints} has checkpoints up to step {store.steps()[-1]}; use run.tag=<word> for "
-            "another run of the same configuration, or run.resume=auto to resume this one."
-        )
+        raise has_checkpoints(store)
     if resume == "must" and not store.steps():
-        raise ConfigError(f"run.resume=must: {checkpoints} has no checkpoint; use run.resume=auto.")
+        raise has_no_checkpoint(store)
     if resume not in (*NEWEST, "never") and request_name(checkpoints, resume) not in store.rollbacks()[-1:]:
         find_checkpoint(checkpoints, resume, "run.resume", hashes=False)

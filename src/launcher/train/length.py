@@ -6,6 +6,7 @@ from fractions import Fraction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.length import with_steps
 from launcher.config.resolve import escaped, stored
 from launcher.config.schema import without_own_keys
 from launcher.data.iterable import length
@@ -32,10 +33,4 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     size = length(data.train_dataset())
     if size is None:
         raise ConfigError(f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps.")
-    before = config.trainer.max_steps
-    plain = stored(config)
-    plain["trainer"]["max_steps"] = total_steps(epochs, size, config.data.batch_size)
-    scheduler = plain.get("scheduler") or {}
-    if scheduler.get("max_steps") == before:
-        scheduler["max_steps"] = plain["trainer"]["max_steps"]
-    return OmegaConf.create(escaped(plain))
+    return OmegaConf.create(escaped(with_steps(stored(config), total_steps(epochs, size, config.data.batch_size))))

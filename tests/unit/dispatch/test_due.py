@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from launcher.config.length import with_steps
 from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.due import folder_of, trains, why_skipped
 from launcher.errors import ConfigError
@@ -25,12 +27,14 @@ OTHERS = {
     "check": {"_target_": "launcher.jobs.check.CheckJob"},
 }
 STATES = ("none", "queued", "running", "paused", "failed", "preempted", "cancelled", "completed")
+DEFAULT = 500
+"""Of `trainer.max_steps`."""
+EPOCHS = 400
+"""Steps of an epoch."""
 QUEUE = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
 ASKED: dict[str, dict[str, Any]] = {
     "the same": {},
     "more steps": {"max_steps": 30},
-    "more epochs": {"max_epochs": 3},
-    "the same epochs": {"max_epochs": 2},
     "roll back": {"resume": "10"},
     "a missing checkpoint": {"resume": "15"},
     "start over": {"resume": "never"},
@@ -52,26 +56,32 @@ def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
     return {
         "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "not_identity": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
+        "data": {"batch_size": 8},
         "job": {"_target_": TRAIN_JOB} if job == "train" else OTHERS[job],
         "dispatch": {"partition": changes.get("partition")},
     }
 
 
-def made(path: Path, state: str) -> RunFolder:
-    """A run of 20 steps in a state, with checkpoints unless it has not begun."""
-    folder = RunFolder(path)
+def made(path: Path, state: str, steps: tuple[int, ...] = (10, 20), **changes: Any) -> RunFolder:
+    """A run of two epochs in a state, with checkpoints at `steps` unless it has not begun."""
+    folder, config = RunFolder(path), asked(path, **changes)
     if state == "none":
         return folder
-    freeze(folder, asked(path), None, JobNote("/s/job-0.sh"))
+    freeze(folder, config, None, JobNote("/s/job-0.sh"))
     if state == "queued":
         return folder
-    for step in (10, 20):
+    for step in steps:
         save(CheckpointStore(folder.checkpoints), step)
-        (folder.checkpoints / f"step-{step:08d}" / "config.yaml").write_text("trainer: {max_epochs: 2}\n")
-    record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=20, world_size=1, strategy="none")
+    record, last = RunRecord(folder), steps[-1]
+    folder.hydra.mkdir()
+    counted = config | {"trainer": config["trainer"] | {"max_epochs": 2, "max_steps": EPOCHS * 2}}
+    OmegaConf.save(OmegaConf.create(counted if "max_epochs" in changes else config), folder.hydra / "config.yaml")
+    max_steps = EPOCHS * 2 if "max_epochs" in changes else last
+    record.begin_attempt(start_step=0, max_steps=max_steps, world_size=1, strategy="none")
     if state != "running":
-        record.end_attempt(state, end_step=20, exit_code=None if state != "completed" else 0)  # type: ignore[arg-type]
+        reason = "stopped early" if last < max_steps else None
+        code = None if state != "completed" else 0
+        record.end_attempt(state, end_step=last, exit_code=code, reason=reason)  # type: ignore[arg-type]
     return folder
 
 
@@ -93,10 +103,10 @@ def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) ->
     resume, has_some = config["run"]["resume"], state != "none"
     refused = resume == "15" or resume == ("never" if has_some else "must") or (resume == "10" and not has_some)
     expected: bool | str = f"run.resume={resume}" if refused else True
-    if state == "completed" and what in ("the same", "the same epochs", "must"):
+    if state == "completed" and what in ("the same", "must"):
         expected = False
     assert submits(config, state) == expected
-    if config["trainer"]["max_epochs"] is None and not refused:  # epochs depend on the data
+    if not refused:
         assert expected is not nothing_to_do(config)
     assert not has_some or RunRecord(folder).state == state
 
@@ -118,6 +128,27 @@ def test_another_job_leaves_the_record_of_the_training(tmp_path: Path, state: st
     elsewhere = asked(tmp_path / "run", job, partition="gpu")
     assert folder_of(elsewhere).path == folder_of(config).path
     assert folder_of(config | {"seed": 2}).path != folder_of(config).path
+
+
+@pytest.mark.parametrize("batch_size", [8, 4])
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize("step", [300, DEFAULT, 700, EPOCHS * 2])
+@pytest.mark.parametrize("state", ["completed", "preempted", "failed", "paused"])
+def test_epochs_have_as_many_steps_as_the_data_say(
+    tmp_path: Path, state: str, step: int, epochs: int, batch_size: int
+) -> None:
+    """On a cluster the data are not read: the default of `trainer.max_steps` decides nothing."""
+    folder = made(tmp_path / "run", state, (step,), max_epochs=2, max_steps=DEFAULT)
+    config = asked(folder.path, max_epochs=epochs, max_steps=DEFAULT) | {"data": {"batch_size": batch_size}}
+    has_stopped_early = step < 2 * EPOCHS
+    is_same = batch_size == 8 and (epochs == 2 if has_stopped_early else epochs <= 2)
+    is_done = state == "completed" and is_same
+    assert why_skipped(config, folder, {}) == ("already completed" if is_done else None)
+    if is_done:
+        assert nothing_to_do(with_steps(config, epochs * EPOCHS))
+    if state == "paused":
+        config["trainer"]["pause_at"] = step
+        assert why_skipped(config, folder, {}) == f"already paused at step {step}"
 
 
 def test_a_paused_run_is_submitted_only_for_a_later_step(tmp_path: Path) -> None:
