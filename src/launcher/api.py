@@ -10,9 +10,9 @@ from launcher.hooks.ema import EMAHook as EMAHook
 from launcher.hooks.ema import EmaHook as EmaHook
 from launcher.hooks.evaluation import EvaluationHook as EvaluationHook
 from launcher.hooks.functions import FunctionHook as FunctionHook
-from launcher.hooks.images import ImageFileLoggerHook as ImageFileLoggerHook
 from launcher.hooks.jsonl import JsonlHook as JsonlHook
 from launcher.hooks.logging import LoggingHook as LoggingHook
+from launcher.hooks.media import ImageFileLoggerHook as ImageFileLoggerHook
 from launcher.hooks.media import MediaHook as MediaHook
 from launcher.hooks.memory import CudaMaxMemoryHook as CudaMaxMemoryHook
 from launcher.hooks.progress import ProgressHook as ProgressHook

@@ -77,11 +77,9 @@ def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(results: di
     assert first == second == pytest.approx(expected, rel=1e-6)
 
 
-def test_rank_0_logs_the_stacks_of_all(results: dict[str, list[Any]]) -> None:
-    first, second = results["stalled"]
-    assert any(line.startswith("Stacks of rank 1:") and "in hang_in_step_5" in line for line in first)
-    assert any("Stacks of rank 0:" in line and "Thread MainThread:" in line for line in first)
-    assert any("Stacks of rank 1:" in line and "in hang_in_step_5" in line for line in second)
+def test_watchdog_reports_a_slow_step_on_the_ranks_that_wait(results: dict[str, list[Any]]) -> None:
+    for lines in results["stalled"]:
+        assert any(line.startswith("Step 5 took") for line in lines)
 
 
 def test_skipped_updates_end_the_command_with_the_reason(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes the images and histograms of a run: `media.jsonl`, and a PNG file per image in `images/<step>/`."""
+"""Writes the images and histograms of a run: `media.jsonl`, and a file per image in `images/<step>/`."""
 
 import json
 import re
@@ -19,6 +19,7 @@ from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
 from launcher.hooks.records import flatten
 from launcher.run import ranks
 from launcher.run.files import fsync_folder, replace_file
+from launcher.types import PositiveInt
 
 Row = dict[str, Any]
 
@@ -29,11 +30,22 @@ class MediaHook(BaseHook):
     images of later steps. If a key is logged twice in a step, the last value is kept.
 
     Args:
+        image_format: the extension of the files of images, which determines their format: png, jpg, webp, or another
+            one that pillow writes; or a function that returns it for the last part of a key.
         bins: the number of bins of a histogram.
     """
 
-    def __init__(self, bins: int = 64, clock: Callable[[], float] = time.time):
-        self.bins, self._clock = bins, clock
+    image_folder = "images"
+
+    def __init__(
+        self,
+        image_format: str | Callable[[str], str] = "png",
+        bins: PositiveInt = 64,
+        clock: Callable[[], float] = time.time,
+    ):
+        self.image_format, self.bins, self._clock = image_format, bins, clock
+        if isinstance(image_format, str) and image_format != "png":
+            pillow_format(image_format)
         self._folder = Path()
         self._rows: list[Row] = []
         """Rows that are not in the file yet: of the current step, or because they could not be written."""
@@ -52,21 +64,21 @@ class MediaHook(BaseHook):
             self._check_lock()
             self._rows = [row for row in self._rows if "path" not in row or (self._folder / row["path"]).exists()]
             drop_lines_after(self._path, min([row["step"] - 1 for row in self._rows], default=trainer.step), once=False)
-            remove_steps_after(self._folder / "images", trainer.step)
+            remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         for key, value in flatten(records).items() if self._writes else ():
-            path = f"images/{trainer.step}/{file_name(key)}.png"
+            last = key.rpartition("/")[2]
+            extension = self.image_format if isinstance(self.image_format, str) else self.image_format(last)
+            path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.{extension}"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
                 continue
-            content = BytesIO()
-            to_image(key, value).save(content, "PNG")
-            file = self._folder / path
+            content, file = encoded(key, value, extension), self._folder / path
             try:
                 self._check_lock()
                 file.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(file, content.getvalue())
+                replace_file(file, content)
             except OSError as error:
                 self._report(trainer, f"{file} could not be written: {error}.")
             else:
@@ -113,8 +125,8 @@ class MediaHook(BaseHook):
         try:
             self._check_lock()  # just before the write, as in JsonlHook
             append(self._path, data)
-            if (self._folder / "images").is_dir():
-                fsync_folder(self._folder / "images")
+            if (images := self._folder / self.image_folder).is_dir():
+                fsync_folder(images)
         except OSError as error:
             self._report(trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory.")
         else:
@@ -125,6 +137,12 @@ class MediaHook(BaseHook):
         if not self._is_reported:
             trainer.logger.error(message)
         self._is_reported = True
+
+
+class ImageFileLoggerHook(MediaHook):
+    """A `MediaHook` under trainloop's name, which writes images to `visualizations/<step>/`."""
+
+    image_folder = "visualizations"
 
 
 def remove_steps_after(folder: Path, step: int) -> None:
@@ -153,12 +171,7 @@ def to_image(key: str, value: Any) -> Any:
         ConfigError: pillow is not installed.
         ValueError: the value is not such an image.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ConfigError(
-            f"log_images {key}: needs the package pillow; pip install 'torch-launcher[pictures]'."
-        ) from error
+    Image = _pillow(f"log_images {key}")
     if isinstance(value, Image.Image):
         return value
     is_tensor = isinstance(value, torch.Tensor)
@@ -175,6 +188,41 @@ def to_image(key: str, value: Any) -> Any:
         array = np.rint(np.nan_to_num(array.astype(np.float64), posinf=1.0).clip(0, 1) * 255)
     array = np.ascontiguousarray(array.clip(0, 255).astype(np.uint8))
     return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[-1] == 1 else array)
+
+
+def encoded(key: str, value: Any, extension: str) -> bytes:
+    """The content of an image file. JPEG stores no transparency: it is dropped.
+
+    Raises:
+        ConfigError: pillow is not installed, or does not write this format.
+        ValueError: the value is not an image.
+    """
+    image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
+    if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):
+        image = image.convert("RGB")
+    image.save(content, format)
+    return content.getvalue()
+
+
+def pillow_format(extension: str) -> str:
+    """The name in pillow of the format with this extension.
+
+    Raises:
+        ConfigError: pillow is not installed, or does not write this format.
+    """
+    Image = _pillow("hooks.media")
+    format: str | None = Image.registered_extensions().get(f".{extension.lower()}")
+    if format not in Image.SAVE:
+        raise ConfigError(f"hooks.media.image_format={extension}: pillow does not write it; use e.g. png, jpg or webp.")
+    return str(format)
+
+
+def _pillow(what: str) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ConfigError(f"{what}: needs the package pillow; pip install 'torch-launcher[pictures]'.") from error
+    return Image
 
 
 def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:

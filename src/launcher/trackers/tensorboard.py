@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,16 +61,21 @@ class TensorBoardTracker(Tracker):
         for line in lines:
             values = [Summary.Value(tag=self._tag(key), simple_value=value) for key, value in numbers(line).items()]
             for _, item in media([line], "image"):
-                png = (self.run.folder.path / item["path"]).read_bytes()
-                width, height = struct.unpack(">II", png[16:24])  # of PNG's first chunk
-                image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
-                values.append(Summary.Value(tag=self._tag(item["key"]), image=image))
+                values.append(Summary.Value(tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))))
             for _, item in media([line], "histogram"):
                 histogram = HistogramProto(**_statistics(item["counts"], item["edges"]))
                 values.append(Summary.Value(tag=self._tag(item["key"]), histo=histogram))
             self._put(wall_time=line["time"], step=line["step"], summary=Summary(value=values))
         if lines:
             self._commit(lines[-1]["step"])
+
+    def _image(self, item: dict[str, Any]) -> dict[str, Any]:
+        from PIL import Image
+
+        path = self.run.folder.path / item["path"]
+        with Image.open(path) as image:
+            width, height = image.size
+        return {"encoded_image_string": path.read_bytes(), "width": width, "height": height, "colorspace": 3}
 
     def close(self, state: str) -> None:
         if state not in (*NOT_ENDED, self._position["closed"]):

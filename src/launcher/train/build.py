@@ -253,7 +253,7 @@ def _hooks(config: DictConfig, schedule: dict[str, Any] | None) -> list[BaseHook
                       if node is not None and not is_tracker(node)] for group in ("hooks", "tracker"))  # fmt: skip
     own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
     beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
-    hooks += [own, MediaHook(), *beside]
+    hooks += [own, *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]), *beside]
     if config.run.init_from is not None:
         source, outputs = expanded(config.run.init_from), Path(config.paths.outputs)
         hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))

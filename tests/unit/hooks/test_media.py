@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher import BaseHook, CheckpointingHook, EvaluationHook, MediaHook
+from launcher import BaseHook, CheckpointingHook, ConfigError, EvaluationHook, ImageFileLoggerHook, MediaHook
 from launcher.hooks.media import file_name, histogram, to_image
 from launcher.run import signals
 from support.toy import GOOD, Toy
@@ -103,6 +103,25 @@ def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, caplog: pyt
     assert train(tmp_path, 3, Draws()).step == 3
     assert places(tmp_path) == [(1, "w"), (2, "w"), (3, "w")]
     assert caplog.text.count("could not be written") == 1
+
+
+def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
+    class Photos(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            image = Image.fromarray(np.full((2, 2, 4), 9, np.uint8))
+            trainer.log_images({"val": {"photo": image, "mask": image}})
+
+    hook = MediaHook(lambda key: "jpg" if key == "photo" else "png")
+    Toy([Photos(), hook], 2, tmp_path, batches=[GOOD]).train()
+    assert [row["path"] for row in rows(tmp_path)][2:] == ["images/2/val/photo.jpg", "images/2/val/mask.png"]
+    assert Image.open(tmp_path / "images/2/val/photo.jpg").format == "JPEG"
+    with pytest.raises(ConfigError, match="image_format=xyz: pillow does not write it"):
+        MediaHook("xyz")
+
+
+def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -> None:
+    Toy([Draws(), ImageFileLoggerHook()], 2, tmp_path, batches=[GOOD]).train()
+    assert (tmp_path / "visualizations/2/val/x.png").is_file() and not (tmp_path / "images").exists()
 
 
 @pytest.mark.parametrize(
