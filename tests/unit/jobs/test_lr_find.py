@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from launcher.train.lr_find import find_lr, suggestion
+from launcher.jobs.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
 
 
