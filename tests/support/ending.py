@@ -20,6 +20,7 @@ from launcher.jobs.attempt import AttemptLog
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
+from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 
 LONGER = 0.2
@@ -101,4 +102,4 @@ config: Any = OmegaConf.create({"run": {"dir": sys.argv[1]}, "trainer": {"max_st
 if point in CALLS or point == DISARMED:
     threading.Thread(target=watch_calls, daemon=True).start()
 at_forced_exit("the job is left")
-guarded(config, work)
+guarded(work, folder, Budget())

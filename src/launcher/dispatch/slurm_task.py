@@ -68,6 +68,7 @@ def work(folder: Any) -> Any:
     from launcher.dispatch import forced_exit
     from launcher.dispatch.environment import join_ranks
     from launcher.dispatch.job import run_job
+    from launcher.slurm.causes import Budget
     from launcher.slurm.requeue import guarded
     from launcher.slurm.submission import load_frozen
 
@@ -83,7 +84,7 @@ def work(folder: Any) -> Any:
         return run_job(config)
 
     is_own = folder.path.absolute() == Path(config.run.dir).absolute()
-    return guarded(config, job if is_own else lambda: recorded(folder, job), folder)
+    return guarded(job if is_own else lambda: recorded(folder, job), folder, Budget.of(config.dispatch))
 
 
 def recorded(folder: Any, job: Callable[[], Any]) -> Any:

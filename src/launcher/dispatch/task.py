@@ -11,7 +11,7 @@ from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.provenance import slurm_job_id
+from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 
 
@@ -35,4 +35,4 @@ def task(config: DictConfig) -> Any:
 
     if getattr(dispatch, "submits", False):
         return work()
-    return guarded(config, work, None if slurm_job_id() is None else folder_of(resolved(config)))
+    return guarded(work, folder_of(resolved(config)), Budget.of(config.dispatch))

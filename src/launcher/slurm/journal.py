@@ -1,4 +1,4 @@
-"""`restarts.json` in a run's folder: the starts and requeues of each SLURM job. Only rank 0 writes it."""
+"""`restarts.json` in the folder of a run or study: the starts and requeues of each SLURM job. Only rank 0 writes it."""
 
 import json
 import logging
@@ -6,6 +6,8 @@ from typing import Any
 
 from launcher.run.files import parse_json, replace_file
 from launcher.run.folder import RunFolder
+
+RESTARTS = "restarts.json"
 
 logger = logging.getLogger("launcher")
 
@@ -18,7 +20,7 @@ class Journal:
     """
 
     def __init__(self, folder: RunFolder, job: str):
-        self.path = folder.path / "restarts.json"
+        self.path = folder.path / RESTARTS
         try:
             self.data: dict[str, Any] = parse_json(self.path.read_bytes())
         except (OSError, ValueError):

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig
-
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here, is_held
@@ -37,11 +35,11 @@ STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 logger = logging.getLogger("launcher")
 
 
-def guarded(config: DictConfig, work: Callable[[], T], folder: RunFolder | None = None) -> T:
-    """Do a job's work. If a signal ends it inside a SLURM job, do what the signal asks for.
+def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
+    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, do what the signal asks for.
 
     Args:
-        folder: has the job's record; None: the run's folder.
+        folder: has its record, if there is one.
     Raises:
         signals.Stop: with the exit code for SLURM.
         SystemExit: the budget is used up, or a requeue failed.
@@ -49,7 +47,9 @@ def guarded(config: DictConfig, work: Callable[[], T], folder: RunFolder | None 
     job = slurm_job_id()
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # the id alone may be left over
         return work()
-    policy = Requeue(folder or RunFolder(config.run.dir), job, Budget.of(config.dispatch))
+    policy = Requeue(folder, job, budget)
+    if "LAUNCHER_PARENT" in os.environ:  # a trial: its search, in the same job, stops the other trials and requeues
+        return policy.without_requeue(work)
     try:
         with deadline.on_forced_exit(policy.leave_by_force):
             try:
@@ -105,6 +105,15 @@ class Requeue:
             return
         if cause_of(info, signal.SIGTERM, self.restarts) != "ended by hand":
             raise signals.Stop(signal.SIGTERM)
+
+    def without_requeue(self, work: Callable[[], T]) -> T:
+        """Do the work of one of several processes of the job, which requeue nothing."""
+        self.begin()
+        try:
+            return work()
+        except signals.Stop:
+            Journal(self.folder, self.job).requeue("requeued", self.folder.newest_step(), self._has_trained())
+            raise
 
     def leave(self, stop: signals.Stop) -> SystemExit:
         """The exit to raise; ranks other than 0 use rank 0's decision."""

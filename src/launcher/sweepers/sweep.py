@@ -23,6 +23,9 @@ from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here
 from launcher.run.lock import RunLock
 from launcher.runs.study import SETTINGS, STUDIES, TRIALS
+from launcher.slurm.causes import Budget
+from launcher.slurm.journal import RESTARTS
+from launcher.slurm.requeue import guarded
 from launcher.sweepers.conditional import function_of
 from launcher.sweepers.display import Display
 from launcher.sweepers.local import LocalRunner, Runner
@@ -67,8 +70,8 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     settings = checked_settings(probe, space)
     display = Display()
     search = make_search(Composer(loader, master), probe, settings, space, fixed, display)
-    with locked(search.folder):
-        note_start()
+
+    def work() -> None:
         search.load()
         note_settings(search.folder, settings, space)
         known = f", {len(search.trials)} trials so far" if search.trials else ""
@@ -82,6 +85,10 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             search.forget_unless_begun()
             raise
         conclude(search, loader)
+
+    with locked(search.folder):
+        note_start()
+        guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
@@ -197,7 +204,8 @@ class locked:
 
     def __exit__(self, *exc: Any) -> None:
         if not (self.folder / TRIALS).exists():
-            (self.folder / SETTINGS).unlink(missing_ok=True)
+            for name in (SETTINGS, RESTARTS):
+                (self.folder / name).unlink(missing_ok=True)
         self.lock.release()
         for empty in (self.folder, self.folder.parent, self.folder.parent.parent):
             remove_empty(empty)

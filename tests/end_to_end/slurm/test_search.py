@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
 import signal
+import sys
+from pathlib import Path
 
 from launcher.run.folder import RunFolder
 from launcher.slurm.submission import JobNote
 from support import python
-from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, wait_for_step
+from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
 from support.runner import ENVIRONMENT, metrics_of
 
 SEARCH = [
@@ -29,26 +32,43 @@ def asked(outputs):
     return [(trial["number"], trial["run"], trial["params"]) for trial in map(json.loads, path.open())]
 
 
-def test_a_study_of_preempted_trials_whose_search_is_killed_equals_an_undisturbed_one(cluster, tmp_path):
+def best(outputs):
+    (path,) = outputs.glob("studies/*/optimization_results.yaml")
+    return path.read_text()
+
+
+def starts(outputs):
+    return [text.count('"restart":') for text in map(Path.read_text, outputs.glob("studies/*/restarts.json"))]
+
+
+def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equals_an_undisturbed_one(cluster, tmp_path):
+    """Killed in a terminal; then it is a job, which is preempted twice, first together with the trials."""
     lab, outputs, undisturbed = cluster, tmp_path / "outputs", tmp_path / "undisturbed"
     command = ["-m", *experiment(outputs, steps=80), *SEARCH, *SLURM]
     killed = python.start("-m", "launcher", *command, env=lab.environment, cwd=ROOT)
     wait_for_step(outputs, step=1, runs=2)
     submitted = jobs(outputs)
-    for node in {lab.info(job)["NodeList"] for job in submitted.values()}:
-        lab.preempt(node)
     os.kill(killed.pid, signal.SIGKILL)
     killed.stdout.close()
     killed.wait()
+
+    script, log = shlex.join(["srun", sys.executable, "-u", "-m", "launcher", *command]), tmp_path / "search.log"
+    wanted = ["-p", "preempt", "--requeue", "--signal=USR2@60", "--open-mode=append", "-o", str(log)]
+    job = lab.run("sbatch", "--parsable", *wanted, "--wrap", script).strip()
+    for preemptions in (1, 2):
+        wait_for(lambda n=preemptions: starts(outputs) == [n], f"start {preemptions} of the search")
+        trials = submitted.values() if preemptions == 1 else ()
+        for node in {lab.info(id)["NodeList"] for id in (job, *trials)}:
+            lab.preempt(node)
 
     local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
     process = python.start(
         *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.sweepers.trial", 2)
     )
-    again = lab.launcher(*command)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "2 trials, 2 completed" in again.stdout
-    assert "is being submitted" not in again.stdout and jobs(outputs) == submitted, again.stdout
+    ended = lab.wait_until_ended(job)
+    assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()
+    assert "2 trials, 2 completed" in log.read_text()
+    assert "is being submitted" not in log.read_text() and jobs(outputs) == submitted, log.read_text()
     for folder in run_folders(outputs):
         outcomes = [attempt["outcome"] for attempt in json.loads((folder / "run.json").read_text())["attempts"]]
         assert (outcomes[0], outcomes[-1]) == ("preempted", "completed"), folder
@@ -56,5 +76,6 @@ def test_a_study_of_preempted_trials_whose_search_is_killed_equals_an_undisturbe
     text, _ = process.communicate(timeout=LONGEST)
     assert process.returncode == 0, text
     assert asked(outputs) == asked(undisturbed)
+    assert best(outputs) == best(undisturbed)
     for folder in run_folders(undisturbed):
         assert metrics_of(outputs / folder.relative_to(undisturbed)) == metrics_of(folder)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from launcher.run import ranks, signals
 from launcher.run.folder import RunFolder
@@ -306,9 +305,8 @@ def test_a_first_start_that_is_refused_has_a_reason(slurm, folder):
 
 def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
     slurm.answer("preempted, with a grace")
-    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {}})
     with pytest.raises(signals.Stop):
-        guarded(config, lambda: pytest.fail("it has started"))
+        guarded(lambda: pytest.fail("it has started"), folder, Budget())
     assert "requeue 6" in slurm.calls
 
 
@@ -323,18 +321,46 @@ def test_a_completed_run_does_not_ask(slurm, folder):
 
 @pytest.mark.parametrize(("signum", "requeues"), [(TERM, True), (INT, False)])
 def test_work_is_guarded(slurm, folder, signum, requeues):
-    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {"max_preemptions": None}})
 
     def work() -> None:
         slurm.answer("preempted, with a grace")
         raise signals.Stop(signum)
 
     with pytest.raises(signals.Stop) as stop:
-        guarded(config, work)
+        guarded(work, folder, Budget())
     assert stop.value.code == 128 + signum and ("requeue 6" in slurm.calls) == requeues
+
+
+@pytest.mark.parametrize("answer", ["preempted, with a grace", "cancelled", "killed by hand"])
+def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, answer):
+    """Also one that the search has stopped, soon after a restart of the job: it may not requeue the job."""
+    monkeypatch.setenv("LAUNCHER_PARENT", "1")
+
+    def work() -> None:
+        slurm.answer(answer)
+        raise signals.Stop(TERM)
+
+    with pytest.raises(signals.Stop):
+        guarded(work, folder, Budget())
+    assert "requeue 6" not in slurm.calls
+    assert state(folder)[0] == "preempted" and Journal(folder, "6").fruitless() == 0
+
+
+def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
+    study = RunFolder(tmp_path / "studies" / "digits").create()
+
+    def work() -> None:
+        slurm.answer("preempted, with a grace")
+        raise signals.Stop(TERM)
+
+    for _ in range(5):
+        slurm.answer("killed by hand")
+        with pytest.raises(signals.Stop):
+            guarded(work, study, Budget(max_fruitless_restarts=None))
+        assert "requeue 6" in slurm.calls
+    assert [path.name for path in study.path.iterdir() if path.is_file()] == ["restarts.json"]
 
 
 def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST")
-    config = OmegaConf.create({"run": {"dir": str(folder.path)}, "dispatch": {}})
-    assert guarded(config, lambda: 7) == 7 and slurm.calls == []
+    assert guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []
