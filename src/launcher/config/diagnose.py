@@ -19,10 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.compositions import Compositions, is_group, parse
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
+from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
 from launcher.config.signature import signature
 from launcher.config.source import NotFound
+from launcher.config.written import plain
 from launcher.errors import ConfigError
 
 
@@ -237,7 +239,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
     if below := nearest(name, [str(key) for node in parts.values() for key in node]):
-        owners = [key for key, node in parts.items() if below in node and not OmegaConf.is_interpolation(node, below)]
+        echoes = references(plain(config))
+        owners = [key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes]
         meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
         return f"no key {name}; did you mean {meant}?"
     return f"no key {name}; a run has {', '.join(keys)}."

@@ -1,7 +1,7 @@
 """What identifies a run, its name and id (a hash of the configuration); and how two configurations differ.
 
-Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`
-and `${launcher.path:...}`. They see the whole configuration, so they resolve to the same value
+Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`,
+`${launcher.path:...}` and `${launcher.steps:...}`. They see the whole configuration, so they resolve to the same value
 while Hydra composes, inside the run, and in a sweep's child process.
 """
 
@@ -16,12 +16,13 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from launcher.config.length import default_steps
 from launcher.config.messages import show
 from launcher.config.tree import get, leaves, mapped, walk
 from launcher.config.written import RESOLVERS, Written, is_interpolation, plain
 from launcher.run.files import expanded
 
-LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.")
+LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launcher.name", "${launcher.path")
 """Interpolations that tell where a run is stored, not what it computes; they are hashed as written."""
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
@@ -202,8 +203,10 @@ if "replace" not in signature(register).parameters:  # before OmegaConf 2.4 anot
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+register("launcher.steps", default_steps, replace=True)
 RESOLVERS |= {
     "launcher.id": lambda config, _: _resolve_id(config),
     "launcher.name": lambda config, _: run_name(config),
     "launcher.path": lambda config, path: _resolve_path(path),
+    "launcher.steps": lambda config, epochs: default_steps(epochs),
 }

@@ -1,7 +1,42 @@
-"""The length of a run: `trainer.max_steps`, which is computed from `trainer.max_epochs` if that is set."""
+"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`, from which the steps are computed once the data
+are read (`launcher.train.length`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from launcher.config.messages import Fault, show
+from launcher.config.tree import get
+
+DEFAULT_STEPS = 500
+
+
+def default_steps(epochs: float | None) -> int | None:
+    """`trainer.max_steps` where it is not set."""
+    return DEFAULT_STEPS if epochs is None else None
+
+
+def length_faults(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[Fault]:
+    """
+    Args:
+        tree: resolved.
+        sources: the keys that take their value from another key (`launcher.config.resolve.references`).
+    """
+    steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
+    if steps is not None and epochs is not None:
+        text = (
+            f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to null: "
+            "trainer.max_epochs=null, or trainer.max_steps=null."
+        )
+        yield Fault("trainer.max_steps", show(steps), text)
+    if steps is None and epochs is None and "max_steps" in (tree.get("trainer") or {}):
+        yield Fault("trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs.")
+    for key, source in sources.items() if steps is None and epochs is not None else ():
+        if source == "trainer.max_steps" and key != "scheduler.max_steps":
+            text = (
+                f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is set; set {key} to "
+                "a number, or use trainer.max_steps."
+            )
+            yield Fault(key, "${trainer.max_steps}", text)
 
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
@@ -12,6 +47,6 @@ def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     """
     scheduler, before = config.get("scheduler") or {}, config["trainer"]["max_steps"]
     nodes = {"trainer": {**config["trainer"], "max_steps": steps}}
-    if scheduler.get("max_steps") == before:
+    if "max_steps" in scheduler and scheduler["max_steps"] == before:
         nodes["scheduler"] = {**scheduler, "max_steps": steps}
     return {**config, **nodes}

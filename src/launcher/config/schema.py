@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS
 from launcher.config.fits import describe, fits
+from launcher.config.length import length_faults
 from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.resolve import UNRESOLVED, references, resolve, without_unresolved
@@ -66,12 +67,23 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
     faults += crosschecks(without_unresolved(tree))
+    faults = _with_length_faults(faults, without_unresolved(tree), sources)
     secrets = list(secret_faults(config.tree))
     shown = {fault.key for fault in secrets}  # another sentence would show the value
     faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
     if faults:
         raise ConfigError(*map(str, _at_their_source(faults, sources)))
     return as_stored(config.tree, tree)
+
+
+def _with_length_faults(faults: list[Fault], tree: dict[str, Any], sources: dict[str, str]) -> list[Fault]:
+    """`scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known."""
+    if not _trains(tree):
+        return faults
+    if get(tree, "trainer.max_epochs") is not None and get(tree, "scheduler.max_steps") is None:
+        faults = [fault for fault in faults if fault.key != "scheduler.max_steps"]
+    found = list(length_faults(tree, sources))
+    return [fault for fault in faults if fault.key not in {each.key for each in found}] + found
 
 
 def check_hydra(config: DictConfig | Written) -> None:

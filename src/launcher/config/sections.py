@@ -38,7 +38,7 @@ class Paths:
 
 @dataclass
 class TrainerKeys:
-    max_steps: PositiveInt
+    max_steps: PositiveInt | None
     max_epochs: PositiveFloat | None = None
     pause_at: PositiveInt | None = None
     micro_batch_size: PositiveInt | None = None

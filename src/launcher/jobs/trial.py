@@ -9,6 +9,7 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.run.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
+from launcher.train.length import with_max_steps
 
 
 def trial_trainer(config: DictConfig) -> Trainer:
@@ -17,7 +18,7 @@ def trial_trainer(config: DictConfig) -> Trainer:
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
-    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
     config.hooks, config.tracker = {}, {}
     folder = RunFolder(config.run.dir)
     trainer = build_trainer(config, folder)

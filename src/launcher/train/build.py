@@ -85,7 +85,7 @@ def build_trainer(
             fork=_fork(config),
         ),
         precision=precision,
-        max_steps=settings.max_steps,
+        max_steps=settings.max_steps if to_train else 1,
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,

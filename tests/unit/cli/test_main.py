@@ -74,7 +74,7 @@ def test_an_invalid_configuration_is_printed_with_its_faults(folder: Path, capsy
     assert exit_code("trainer.max_steps=0", "--cfg", "job", "-p", "trainer.max_steps") == 2
     printed = capsys.readouterr()
     assert printed.out == "0\n"
-    assert printed.err == "trainer.max_steps=0: should be a whole number greater than 0.\n"
+    assert printed.err == "trainer.max_steps=0: should be a whole number greater than 0 or null.\n"
 
 
 def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:

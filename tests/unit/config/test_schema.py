@@ -75,8 +75,8 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
                 ("model.gradient_checkpointing", "true", "false"),
             )
         ),
-        (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0."),
-        (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0."),
+        (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0 or null."),
+        (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0 or null."),
         (["trainer.compile=1"], "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. "),
         (
             ["trainer.compile={mode:fastest}"],

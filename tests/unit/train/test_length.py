@@ -1,10 +1,13 @@
 """`trainer.max_epochs`."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.config.compose import compose
+from launcher.config.identity import run_id
+from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.train.length import total_steps, with_max_steps
 
@@ -25,6 +28,64 @@ def test_the_schedule_follows() -> None:
     config = composed("trainer.max_epochs=3", "scheduler.max_steps=50")
     assert (config.trainer.max_steps, config.scheduler.max_steps) == (10, 50)
     assert composed("trainer.max_steps=7").trainer.max_steps == 7
+
+
+BOTH = "is set too, and only one may be; set the other to null: trainer.max_epochs=null, or trainer.max_steps=null."
+PRESETS = {
+    "steps": "{max_steps: 40}",
+    "epochs": "{max_epochs: 2}",
+    "both": "{max_steps: 40, max_epochs: 2}",
+    "no_steps": "{max_steps: null, max_epochs: 2}",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", 500),
+        ("trainer.max_steps=20", 20),
+        ("trainer.max_epochs=3", None),
+        ("trainer.max_epochs=3 trainer.max_steps=null", None),
+        ("trainer.max_epochs=null trainer.max_steps=20", 20),
+        ("trainer.max_epochs=3 trainer.max_steps=20", f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}"),
+        ("trainer.max_epochs=0.5 trainer.max_steps=500", f"trainer.max_steps=500: trainer.max_epochs=0.5 {BOTH}"),
+        ("experiment=steps trainer.max_epochs=3", f"trainer.max_steps=40: trainer.max_epochs=3 {BOTH}"),
+        ("experiment=steps trainer.max_epochs=3 trainer.max_steps=null", None),
+        ("experiment=steps trainer.max_epochs=null", 40),
+        ("experiment=epochs", None),
+        ("experiment=epochs trainer.max_steps=20", f"trainer.max_steps=20: trainer.max_epochs=2 {BOTH}"),
+        ("experiment=epochs trainer.max_steps=20 trainer.max_epochs=null", 20),
+        ("experiment=both", f"trainer.max_steps=40: trainer.max_epochs=2 {BOTH}"),
+        ("experiment=no_steps", None),
+        ("trainer.max_steps=null", "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs."),
+        ("trainer.max_epochs=x", "trainer.max_epochs='x': should be a number greater than 0 or null."),
+        (
+            "trainer.max_epochs=3 hooks.logging.interval=${trainer.max_steps}",
+            "hooks.logging.interval=${trainer.max_steps}: is not known before the data are read, since "
+            "trainer.max_epochs=3 is set; set hooks.logging.interval to a number, or use trainer.max_steps.",
+        ),
+    ],
+)
+def test_a_run_ends_after_steps_or_after_epochs(tmp_path: Path, words: str, expected: Any) -> None:
+    (tmp_path / "experiment").mkdir()
+    for name, keys in PRESETS.items():
+        file = tmp_path / "experiment" / f"{name}.yaml"
+        file.write_text(f"# @package _global_\ntrainer: {keys}\n")
+    config = compose([*SYNTHETIC, "run.name=a", *words.split()], config_dir=tmp_path)
+    if isinstance(expected, str):
+        with pytest.raises(ConfigError) as error:
+            validate(config)
+        assert error.value.sentences == [expected]
+        return
+    assert validate(config)["trainer"]["max_steps"] == expected
+    assert with_max_steps(config).trainer.max_steps == (expected or total_steps(config.trainer.max_epochs, 100, 32))
+
+
+def test_what_epochs_are_counted_in_is_no_part_of_the_id() -> None:
+    """The default is null with epochs, and 500 without them."""
+    words = ("trainer.max_epochs=3", "trainer.max_epochs=3 trainer.max_steps=null", "", "trainer.max_steps=500")
+    ids = [run_id(compose([*SYNTHETIC, *each.split()])) for each in words]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_a_stream_without_a_length_is_refused() -> None:
