@@ -10,7 +10,7 @@ HEAD = """\
 # Reference: groups and keys
 
 Made by `make reference` from `conf/` and the constructors' signatures; `python -m launcher --help GROUP` shows
-the same. A key with a + is not in the YAML file: add it as `+key=value`.
+the same. A key with a + is not in the YAML file: `key=value` adds it.
 """
 
 

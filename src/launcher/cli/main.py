@@ -31,6 +31,7 @@ from launcher.config.session import (
     returned,
     run_application,
     session,
+    show_config,
 )
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import collector
@@ -82,7 +83,7 @@ def _main(argv: Sequence[str]) -> None:
 def _is_composed_once(arguments: Namespace) -> bool:
     """Whether the command line alone determines that this is a run or a sweep. Otherwise Hydra's own `main` runs it,
     which composes the configuration once more to find `hydra.mode`, in 0.2 s."""
-    others = ("help", "hydra_help", "cfg", "info", "shell_completion", "package", "config_path", "experimental_rerun")
+    others = ("help", "hydra_help", "info", "shell_completion", "config_path", "experimental_rerun")
     if any(getattr(arguments, name, None) for name in others):
         return False
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
@@ -97,6 +98,9 @@ def _run(arguments: Namespace) -> None:
     with session(arguments.config_dir):
         try:
             try:
+                if arguments.cfg:
+                    show_config(name, arguments.overrides, arguments.cfg, arguments.package, arguments.resolve)
+                    return
                 run_application(task, name, arguments.overrides, arguments.multirun)
             except ModeIsSet:
                 run_application(task, name, arguments.overrides, True)

@@ -21,9 +21,7 @@ from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
-from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
-from launcher.config.signature import signature
-from launcher.config.source import NotFound
+from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, parameters, session
 from launcher.config.written import plain
 from launcher.errors import ConfigError
 
@@ -248,9 +246,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
     """For a key that its node does not have; the node's `_target_` may take it."""
-    keys, taken = [str(key) for key in node], _parameters(node)
-    if part in taken and not override.is_delete():
-        return f"{path} does not have this key yet; add it with +{override.input_line}."
+    keys, taken = [str(key) for key in node], parameters(node)
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"
@@ -262,11 +258,3 @@ def _unknown_part(override: Override, path: str, part: str, node: DictConfig) ->
 def _rewritten(override: Override, key: str) -> str:
     _, equals, value = str(override.input_line).partition("=")
     return f"{'~' if override.is_delete() else ''}{key}{equals}{value}"
-
-
-def _parameters(node: DictConfig) -> list[str]:
-    try:
-        spec = signature(str(node.get("_target_", "")))
-    except NotFound:
-        return []
-    return spec.names if spec else []

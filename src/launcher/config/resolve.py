@@ -18,6 +18,7 @@ UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+UNSET = re.compile(r"Environment variable '(\w+)' not found")
 OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
 
@@ -132,6 +133,10 @@ class _Resolver:
                 near = hint(reference, _dotted_keys(self.config), "${{{}}}")
                 text = _for_shell(path, written) or near
                 self.faults.append(Fault(path, written, f"there is no {reference}{text}"))
+            return
+        if unset := UNSET.search(str(error)):
+            text = f"the environment has no variable {unset[1]}; set it, or give a default: ${{oc.env:{unset[1]},...}}"
+            self.faults.append(Fault(path, written, f"{text}{_for_shell(path, written)}"))
             return
         reason = str(error).splitlines()[0]
         self.faults.append(Fault(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}"))

@@ -8,6 +8,7 @@ The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in `launc
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS
+from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits
 from launcher.config.length import length_faults
 from launcher.config.messages import Fault, WrongType, hint, show
@@ -72,7 +74,7 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
     shown = {fault.key for fault in secrets}  # another sentence would show the value
     faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
     if faults:
-        raise ConfigError(*map(str, _at_their_source(faults, sources)))
+        raise ConfigError(*map(str, _at_their_source(faults, config.tree)))
     return as_stored(config.tree, tree)
 
 
@@ -146,17 +148,29 @@ def without_own_keys(node: DictConfig) -> DictConfig:
     return OmegaConf.create({key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)})
 
 
-def _at_their_source(faults: list[Fault], sources: dict[str, str]) -> list[Fault]:
+def _at_their_source(faults: list[Fault], written: dict[str, Any]) -> list[Fault]:
     """Each fault once. If a key refers to another key that has a fault itself, only that key is reported. If it refers
     to a valid key of the wrong type for it, the sentence names both."""
+    sources = references(written)
     keys = {fault.key for fault in faults}
     kept = []
+    faults = [_from_environment(fault, written) for fault in faults]
     for fault in dict.fromkeys(faults):
         source = sources.get(fault.key)
         if source is None or source not in keys:
             from_source = source is not None and isinstance(fault, WrongType)
             kept.append(replace(fault, text=f"taken from {source}, {fault.text}") if from_source else fault)
     return kept
+
+
+def _from_environment(fault: Fault, written: dict[str, Any]) -> Fault:
+    """The fault of a value of the wrong type; a value of the environment is text, whatever it looks like."""
+    value = get(written, fault.key)
+    if not (isinstance(fault, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")):
+        return fault
+    text = fault.text.partition("; e.g. ")[0].rstrip(".")
+    way = f"{text}, and variables of the environment are text; write '{fault.key}=\"${{oc.decode:{value}}}\"'."
+    return replace(fault, text=way)
 
 
 def _trains(tree: dict[str, Any]) -> bool:
@@ -281,10 +295,22 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[Fault]:
         return
     if fits(value, parameter.annotation):
         return
+    if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
+        return
     default = parameter.default
     plain = default is not REQUIRED and default is not UNKNOWN and default is not None
     example = f"; e.g. {key}={show(default).strip(chr(39))}" if plain else ""
-    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{example}.")
+    epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
+    instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
+    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead or example}.")
+
+
+def _counts_epochs(value: Any, annotation: Any) -> bool:
+    """Whether numbers of epochs are in place of whole numbers of steps; `build_trainer` converts them."""
+    whole, *fractions = (
+        with_epochs(value, convert) for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
+    )
+    return fits(whole, annotation) and not any(fits(fraction, annotation) for fraction in fractions)
 
 
 def _holds_parts(value: Any) -> bool:

@@ -16,7 +16,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.types import RunMode, TaskFunction
@@ -27,6 +27,8 @@ from yaml import YAMLError
 from launcher.config.compositions import dirname, is_group, parse, task_words
 from launcher.config.messages import reason
 from launcher.config.options import config_path
+from launcher.config.signature import signature
+from launcher.config.source import NotFound
 
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
@@ -61,6 +63,12 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
 
 class ModeIsSet(Exception):
     """A YAML file sets `hydra.mode` to MULTIRUN."""
+
+
+def show_config(config_name: str, overrides: Sequence[str], part: str, package: str | None, resolves: bool) -> None:
+    """What `hydra.main` does for `--cfg`, in the current session."""
+    application: Any = GlobalHydra.instance().hydra
+    application.show_cfg(config_name, list(overrides), part, package, resolves)
 
 
 def run_application(task: TaskFunction, config_name: str, overrides: Sequence[str], multirun: bool) -> None:
@@ -128,7 +136,9 @@ class GroupsFirst(ConfigLoaderImpl):
                 return compose(overrides)
         assert self._composed is not None
         if self._composed[1].hydra.searchpath:  # it may have groups that look like values
-            return compose(overrides)
+            config = compose([str(_with_plus(override, self._composed[1]).input_line) for override in parsed])
+            config.hydra.overrides.task = task_words(parsed)
+            return config
         return with_values(self._composed[1], values, parsed)
 
     def _is_value(self, override: Override) -> bool:
@@ -144,7 +154,9 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, as a sentence."""
+    """The first line of an error's message, as a sentence; both lines of Hydra's on a key that does not exist."""
+    if "To append to your config use +" in str(error):
+        return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):
         return f"The configuration cannot be read as YAML: {' '.join(str(error).split())}."
     return f"{reason(error)}."
@@ -157,12 +169,33 @@ def flag_parser() -> ArgumentParser:
 
 
 def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
-    """Change, add or delete values of a composed configuration.
+    """Change, add or delete values of a composed configuration. A key that its node does not have is added without a
+    `+` if the node's `_target_` takes it.
 
     Raises:
         hydra.errors.HydraException: an override does not apply.
     """
-    ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
+    for override in overrides:
+        ConfigLoaderImpl._apply_overrides_to_config([_with_plus(override, config)], config)
+
+
+def _with_plus(override: Override, config: DictConfig) -> Override:
+    """`++key=value` if the key's node does not have it and its `_target_` takes it, else the override as it is."""
+    path, _, name = override.key_or_group.rpartition(".")
+    if override.type != OverrideType.CHANGE or override.package is not None or not path:
+        return override
+    node = OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
+    is_new = isinstance(node, DictConfig) and name not in node and name in parameters(node)
+    return parse(f"++{override.input_line}") if is_new else override
+
+
+def parameters(node: DictConfig) -> list[str]:
+    """The arguments that a node's `_target_` takes."""
+    try:
+        spec = signature(str(node.get("_target_", "")))
+    except (NotFound, OmegaConfBaseException):
+        return []
+    return spec.names if spec else []
 
 
 def with_values(groups: DictConfig, values: Sequence[Override], overrides: Sequence[Override]) -> DictConfig:

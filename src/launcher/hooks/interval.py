@@ -1,12 +1,10 @@
 """Intervals in optimizer steps or in epochs."""
 
-import re
 from fractions import Fraction
 from typing import Any
 
+from launcher.config.epochs import number_of_epochs
 from launcher.errors import ConfigError
-
-EPOCHS = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
 
 
 class Interval:
@@ -20,10 +18,9 @@ class Interval:
     """
 
     def __init__(self, value: int | str, key: str):
-        match = EPOCHS.fullmatch(value.strip()) if isinstance(value, str) else None
         self.value, self.key = value, key
-        self.epochs = Fraction(match[1]) if match else None
-        if (isinstance(value, str) and not match) or (self.epochs is not None and self.epochs == 0):
+        self.epochs = number_of_epochs(value)
+        if isinstance(value, str) and not self.epochs:
             raise ConfigError(f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or 0.5epoch.")
 
     @property

@@ -173,6 +173,20 @@ def needs_metric(scheduler: Any) -> bool:
     return has_required_argument(type(scheduler), "step")
 
 
+def check_steps(scheduler: Any, where: str) -> None:
+    """
+    Raises:
+        ConfigError: the scheduler's `step` needs arguments that training does not have.
+    """
+    if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
+        return
+    kind = type(scheduler)
+    raise ConfigError(
+        f"{where}: {kind.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step needs arguments; use "
+        "scheduler=cosine, linear or wsd, a class of torch.optim.lr_scheduler, or a LambdaLR with the same factors."
+    )
+
+
 def warmup_factor(warmup: int) -> Factor:
     """(s + 1) / (W + 1), at most 1."""
     return lambda step: min((step + 1) / (warmup + 1), 1.0)

@@ -2,7 +2,9 @@
 
 import inspect
 import logging
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.config.checks import batch_fault
+from launcher.config.epochs import with_epochs
 from launcher.config.resolve import resolved_yaml
 from launcher.config.schema import without_own_keys
+from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
@@ -26,7 +30,7 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.models.output import described
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import needs_metric
+from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.run import collector
 from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
@@ -71,6 +75,7 @@ def build_trainer(
         "device": strategy.device,
     }
     loader = data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place)
+    schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
@@ -217,11 +222,28 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
         target = options["_target_"]
         raise ConfigError(f"scheduler._target_={target}: should make a scheduler of torch.optim; it made "
                           f"{described(scheduler)}.")  # fmt: skip
+    check_steps(scheduler, f"scheduler._target_={options['_target_']}")
     if needs_metric(scheduler) and metric is None:
         raise ConfigError(f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss.")
     if metric is not None and not needs_metric(scheduler):
         raise ConfigError(f"scheduler.metric={metric}: {name} does not follow a metric; remove the key.")
     return scheduler
+
+
+def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
+    """The options of a schedule with numbers of epochs as numbers of steps, rounded up.
+
+    Raises:
+        ConfigError: the training data have no length.
+    """
+    size = length(dataset)
+
+    def steps(epochs: Fraction, key: str) -> int:
+        if size is None:
+            raise ConfigError(f"scheduler.{key}: the training data have no length; set it in steps.")
+        return math.ceil(epochs * size / batch_size)
+
+    return with_epochs(schedule, steps)
 
 
 def schedule_metric(metric: str, mode: Any = "auto") -> Best:

@@ -15,7 +15,7 @@ from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import flatten
 from launcher.models.output import check_output, described
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import needs_metric
+from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.run.ranks import Agreement
 from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
@@ -156,6 +156,7 @@ class TrainerParts:
         self.lr_scheduler = self.build_lr_scheduler()
         if self.lr_scheduler is not None:
             self._check("build_lr_scheduler", self.lr_scheduler, "a scheduler of torch.optim, or None", "step")
+            check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
         self.grad_scaler = self.build_grad_scaler()
         self._check("build_grad_scaler", self.grad_scaler, "a torch.amp.GradScaler", "unscale_")
         hooks = self.build_hooks()

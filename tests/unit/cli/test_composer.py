@@ -13,7 +13,7 @@ from launcher.config.session import loader, session
 
 JOBS = [
     ["seed=1", "optimizer.lr=0.1"],
-    ["seed=2"],
+    ["seed=2", "precision.init_scale=8.0"],
     ["optimizer.lr=0.1"],
     ["trainer.max_steps=70"],  # others refer to it
     ["scheduler.max_steps=7"],  # which itself refers to another

@@ -110,7 +110,6 @@ BAD = {
     "seed.x=3": "seed.x=3: seed is 0 and has no keys.",
     "+seed=3": "+seed=3: the key exists already; remove the +.",
     "~seedd": "~seedd: no key seedd; did you mean ~seed?",
-    "precision.init_scale=3": "precision does not have this key yet; add it with +precision.init_scale=3.",
     "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
     "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
     "trainer={": "trainer={: cannot be read (",

@@ -45,6 +45,9 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["trainer.compile={backend:eager}"],
         ["trainer.compile={backend:aot_eager}", "trainer.activation_checkpointing=full"],
         ["trainer.compile=true", "trainer.activation_checkpointing=2"],
+        ['optimizer.lr="${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}"'],
+        ["scheduler.warmup_steps=1epoch"],
+        ["scheduler=wsd", "scheduler.warmup_steps=0.5 epochs"],
         ["+width=16", "+paths.data=/data", "trainer.max_steps=${width}"],
     ],
 )
@@ -210,6 +213,23 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["hooks.logging.interval=often"], "hooks.logging.interval='often': should be a whole number"),
         (["hooks.checkpointing.interval=-5"], "hooks.checkpointing.interval=-5: should be a whole number"),
         (["optimizer.lr=abc"], "optimizer.lr='abc': should be a number"),
+        (
+            ["optimizer.lr=${oc.env:LAUNCHER_UNSET,0.02}"],
+            "optimizer.lr='0.02': should be a number greater than 0, and variables of the environment are text; write "
+            "'optimizer.lr=\"${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}\"'.",
+        ),
+        (
+            ["optimizer.lr=${oc.env:LAUNCHER_UNSET}"],
+            "optimizer.lr=${oc.env:LAUNCHER_UNSET}: the environment has no variable LAUNCHER_UNSET; set it, or give a "
+            "default: ${oc.env:LAUNCHER_UNSET,...}",
+        ),
+        (
+            ["trainer.max_steps=0.5epoch"],
+            "trainer.max_steps='0.5epoch': should be a whole number greater than 0 or null; set trainer.max_epochs=",
+        ),
+        (["scheduler.warmup_steps=1epok"], "scheduler.warmup_steps='1epok': should be a whole number of at least 0"),
+        (["scheduler.min_lr_ratio=1epoch"], "scheduler.min_lr_ratio='1epoch': should be a number from 0 to 1"),
+        (["hooks.logging.interval=1epoch"], "hooks.logging.interval='1epoch': should be a whole number"),
     ],
 )
 def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:

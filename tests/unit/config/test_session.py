@@ -77,6 +77,29 @@ def test_a_fault_is_the_one_that_hydra_reports(words: list[str], monkeypatch: py
     assert sentences == diagnose(words)
 
 
+@pytest.mark.parametrize("words", [
+    ["precision.init_scale=3"],
+    ["optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
+    ["data=digits", "model=supervised", "model.module._target_=torch.nn.Linear", "model.module.in_features=2",
+     "model.module.out_features=2"],
+    ["hooks.checkpointing.exit_signals=[SIGUSR1]", "data.batch_size=8"],
+    ["hydra.searchpath=[pkg://launcher]", "precision.init_scale=3"],
+])  # fmt: skip
+def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
+    explicit = [f"++{word}" if not word.startswith(("data=", "model=", "hydra.", "~")) else word for word in words]
+    written, expected = (OmegaConf.to_container(composed(each)) for each in (words, explicit))
+    assert {**written, "hydra": None} == {**expected, "hydra": None}
+    assert written["hydra"]["overrides"]["task"] == [word for word in words if not word.startswith("hydra.")]
+    assert diagnose(words) == []
+
+
+@pytest.mark.parametrize("word", ["precision.nothing=3", "trainer.nothing=3", "nothing.key=1", "data.dataset.x=1"])
+def test_a_key_that_no_constructor_has_is_an_error(word: str) -> None:
+    with pytest.raises(HydraException):
+        composed([word])
+    assert len(diagnose(["model=mlp", "data=digits", word])) == 1
+
+
 def test_a_diagnosis_composes_no_groups_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compositions, original = [], session.ConfigLoaderImpl.load_configuration
 

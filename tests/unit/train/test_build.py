@@ -14,7 +14,7 @@ from launcher.hooks.base import RunContext
 from launcher.optim.precision import Precision
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
-from launcher.train.build import build_trainer, compile_options, step_plan
+from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
 
 TRAINER = compose(["model=mlp", "data=digits"]).trainer
 
@@ -70,6 +70,21 @@ def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
     assert plan.micro_batch_size * plan.grad_accum_steps == share
     fitting = [size for size in range(1, share + 1) if share % size == 0 and size <= (most or share)]
     assert plan.micro_batch_size == max(fitting)
+
+
+EPOCHS = {"warmup_steps": "1epoch", "milestones": ["0.5epoch", "2 epochs", 7], "max_steps": 9, "decay": "linear"}
+
+
+@pytest.mark.parametrize(("size", "expected"), [(100, (4, [2, 7, 7])), (96, (3, [2, 6, 7])), (1, (1, [1, 1, 7]))])
+def test_epochs_of_a_schedule_are_steps_rounded_up(size: int, expected: tuple[int, list[int]]) -> None:
+    schedule = in_steps(EPOCHS, range(size), 32)
+    assert schedule == {**EPOCHS, "warmup_steps": expected[0], "milestones": expected[1]}
+
+
+def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
+    with pytest.raises(ConfigError, match=r"^scheduler\.warmup_steps: the training data have no length; set it in"):
+        in_steps(EPOCHS, iter([]), 32)
+    assert in_steps(None, iter([]), 32) is None
 
 
 def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

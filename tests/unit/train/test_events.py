@@ -153,6 +153,20 @@ def test_a_part_of_the_wrong_type_is_rejected(method: str, part: Any, sentence: 
         trainer.build()
 
 
+def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path: Path) -> None:
+    class Timms:
+        """The interface of timm's schedulers."""
+
+        def step(self, epoch: int, metric: float | None = None) -> None: ...
+
+    trainer = Toy([], 1, tmp_path)
+    vars(trainer)["build_lr_scheduler"] = Timms
+    with pytest.raises(
+        ConfigError, match=r"^Toy\.build_lr_scheduler: Timms is not a torch.*step needs arguments; use "
+    ):
+        trainer.build()
+
+
 def test_a_missing_method_is_named() -> None:
     with pytest.raises(
         NotImplementedError, match=r"BaseTrainer has no build_data_loader; add build_data_loader\(self\)"

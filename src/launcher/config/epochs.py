@@ -1,0 +1,29 @@
+"""Numbers of epochs in place of numbers of steps: `1epoch`, `0.5epoch`, `2epochs`."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from launcher.config.tree import mapped
+
+PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
+
+
+def number_of_epochs(value: Any) -> Fraction | None:
+    """
+    Returns:
+        The number in a text such as `2epochs`; None for every other value.
+    """
+    match = PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Fraction(match[1]) if match else None
+
+
+def with_epochs(tree: Any, convert: Callable[[Fraction, str], Any]) -> Any:
+    """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
+
+    def change(value: Any, keys: tuple[Any, ...]) -> Any:
+        epochs = number_of_epochs(value)
+        return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
+
+    return mapped(tree, change)
