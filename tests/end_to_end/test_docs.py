@@ -6,8 +6,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from launcher.config import schema
 from launcher.config.compose import compose
@@ -22,6 +24,22 @@ def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
         done = python.run("train.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
+
+
+def test_two_optimizers_of_the_page_resume_bit_exactly(tmp_path: Path) -> None:
+    (code,) = re.findall(r'```python title="gan.py"\n(.*?)```', (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "gan"}
+    exec(code, names)
+    ends = []
+    for run, stops in (("straight", [12]), ("resumed", [5, 12])):
+        for max_steps in stops:
+            torch.manual_seed(0)
+            trainer = names["Gan"](max_steps=max_steps, workspace=tmp_path / run, device="cpu")
+            trainer.train()
+        moments = [state["exp_avg"] for state in trainer.critic_optimizer.state.values()]
+        ends.append([*trainer.model.state_dict().values(), *moments])
+    assert len(ends[0]) == 12
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
