@@ -88,6 +88,17 @@ def _with_length_faults(faults: list[Fault], tree: dict[str, Any], sources: dict
     return [fault for fault in faults if fault.key not in {each.key for each in found}] + found
 
 
+def check_dispatch(tree: dict[str, Any]) -> None:
+    """Check a stored configuration whose dispatch has been changed.
+
+    Raises:
+        ConfigError: with a sentence for every fault.
+    """
+    faults = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
+    if faults:
+        raise ConfigError(*map(str, faults))
+
+
 def check_hydra(config: DictConfig | Written) -> None:
     """Check Hydra's own keys, if the configuration has them.
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,14 @@ from omegaconf import DictConfig
 from launcher.config.resolve import plain_hydra, stored
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
+from launcher.dispatch.leftovers import remove_leftovers
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.slurm import snapshot, submission
 from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds, test_only
+from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import Size
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -185,16 +187,19 @@ class SlurmDispatch:
         """
         return self._submit([SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs])
 
-    def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None) -> None:
+    def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]) -> None:
         """Submit runs again, with the configuration frozen at their first submission, and with a snapshot made then.
         The current folder must be that of the first submission.
 
+        Args:
+            dispatch: the settings of this dispatch, which replace the frozen ones.
         Raises:
             ConfigError: they cannot be submitted.
         """
         runs = []
         for folder in folders:
             config, hydra = submission.frozen_for_retry(folder)
+            config["dispatch"] = dict(dispatch)
             run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
                 raise ConfigError(f"'{folder.path}': was moved from {run.folder.path}; run its command again instead.")
@@ -223,8 +228,10 @@ class SlurmDispatch:
         with ExitStack() as locks:
             for outputs in sorted({run.outputs for run in runs}):
                 locks.enter_context(submission.one_at_a_time(outputs))
-            self._look_up(runs)
+            queue = self._look_up(runs)
             due = [run for run in runs if run.skipped is None]
+            for outputs in {run.outputs for run in due}:
+                remove_leftovers(outputs.absolute(), [job.script for job in queue.values()])
             if due:
                 self._hand_over(due, code)
         return due
@@ -249,11 +256,12 @@ class SlurmDispatch:
             signals.restore(before)
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
 
-    def _look_up(self, runs: Sequence[SubmittedRun]) -> None:
-        """Note which runs are completed, running or queued."""
+    def _look_up(self, runs: Sequence[SubmittedRun]) -> dict[str, QueuedJob]:
+        """Note which runs are completed, running or queued. Returns SLURM's queue."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
             run.skipped = why_skipped(run.config, run.folder, queue)
+        return queue
 
     def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
         """Submit the arrays, one after the other. A signal ends this between two arrays."""

@@ -28,13 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     except scheduler.NoAnswer as error:
         print(f"Not all could be cancelled: {error}", file=sys.stderr)
         return 1
+    is_recorded = True
     for run in in_queue:
         if (message := refused.get(str(run.job_id))) is not None:
             print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
             continue
         # A live run records its end itself, after its save; a suspended one gets no chance to.
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
-            record_cancelled(run, run.job.id)
+            is_recorded &= record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     stopped = [run for run in here if stop(run)]
     left = [run for run in chosen if run.state in ("queued", "running") and run not in in_queue and run not in here]
@@ -45,12 +46,17 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
     if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if left or refused or len(stopped) < len(here) else 0
+    return 1 if left or refused or len(stopped) < len(here) or not is_recorded else 0
 
 
-def record_cancelled(run: StoredRun, job: str | None) -> None:
-    """Record the end of a SLURM job that could not record it."""
-    RunRecord(run.folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job)
+def record_cancelled(run: StoredRun, job: str | None) -> bool:
+    """Record the end of a SLURM job that could not record it; False: that failed, and was reported."""
+    try:
+        RunRecord(run.folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job)
+    except OSError as error:
+        print(f"{run.label}: run.json cannot be written ({error.strerror}): its state stays", file=sys.stderr)
+        return False
+    return True
 
 
 def stop(run: StoredRun) -> bool:

@@ -46,7 +46,8 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
     jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
     if not jobs:
         return
-    for job in cancelled(jobs, [run.folder.path / FROZEN for run in jobs.values()]):
+    have_started = {job: (run.folder.logs / f"slurm-{job}.log").exists() for job, run in jobs.items()}
+    for job in cancelled(have_started, [run.folder.path / FROZEN for run in jobs.values()]):
         jobs[job].was_cancelled = True
         jobs[job].__dict__.pop("state", None)
 

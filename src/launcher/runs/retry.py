@@ -4,10 +4,16 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from launcher.config.construct import construct
+from launcher.config.schema import check_dispatch
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs, record_cancelled
@@ -26,18 +32,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
     )
     parser.add_argument("--all", action="store_true", help="every run that failed, was preempted, or was lost")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="OVERRIDE",
+        help="another resource: dispatch.mem=64G; may be repeated",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the runs, scripts and problems; submit nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    changes = parse_changes(arguments.changes)
     states = (*RETRIED, "cancelled") if "state=cancelled" in arguments.words else RETRIED
     chosen = chosen_runs(arguments)
     due = [run for run in chosen if run.state in states and run.job is None]
     completing = [run for run in chosen if run.job is not None and run.job.state == "COMPLETING"]
     for run in completing:
         print(f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left", file=sys.stderr)
+    is_recorded = True
     for run in chosen:
         if run.was_cancelled and run not in due:
-            record_cancelled(run, run.open_job_id)
+            if not arguments.dry_run:
+                is_recorded &= record_cancelled(run, run.open_job_id)
             print(
                 f"{run.label}: its SLURM job was cancelled; to submit it: retry {run.id} state=cancelled",
                 file=sys.stderr,
@@ -46,32 +64,76 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     if not due:
         print("None of these runs failed, was preempted, or was lost.", file=sys.stderr)
-        return 0
+        return 0 if is_recorded else 1
     submitted = [run for run in due if run.note is not None and run.note.script]
     for run in due:
         if run not in submitted:
             command = f"python -m launcher.runs resume {run.id}"
             print(f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}", file=sys.stderr)
-    submit(submitted)
-    return 0 if len(submitted) == len(due) and not completing else 1
+    submit(submitted, changes, arguments.dry_run)
+    return 0 if len(submitted) == len(due) and not completing and is_recorded else 1
 
 
-def submit(runs: list[StoredRun]) -> None:
-    """Submit runs with their frozen configuration and code; those with equal resources become one array.
+def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of `--set`, by their keys below `dispatch`.
 
     Raises:
-        ConfigError: SLURM refuses them, or the folder in which they were submitted is gone.
+        ConfigError: not an override, or one that `retry` cannot use.
     """
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        try:
+            (parsed,) = OverridesParser.create().parse_overrides([text])
+        except HydraException as error:
+            raise ConfigError(f"--set={text}: is not an override; e.g. --set dispatch.mem=64G.") from error
+        group, _, key = parsed.key_or_group.partition(".")
+        if group != "dispatch" or not key:
+            raise ConfigError(
+                f"--set={text}: retry keeps the configuration of a run except the keys of dispatch; e.g. --set "
+                "dispatch.mem=64G."
+            )
+        if key in ("wait", "dry_run"):
+            raise ConfigError(f"--set={text}: retry does not use it{'; use --dry-run' if key == 'dry_run' else ''}.")
+        changes[key] = parsed.value()
+    return changes
 
+
+def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool) -> None:
+    """Submit runs with their frozen configuration and code; those with equal resources become one array.
+
+    Args:
+        changes: values of keys below `dispatch` that replace the frozen ones.
+        dry_run: print the runs and scripts instead.
+    Raises:
+        ConfigError: a change is invalid, SLURM refuses the runs, or the folder in which they were submitted is gone.
+    """
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)
-        resources = json.dumps([config["dispatch"], *frozen_code(run.folder)], sort_keys=True)
+        dispatch = change(config, changes)
+        resources = json.dumps([dispatch, *frozen_code(run.folder)], sort_keys=True)
         groups[resources].append(RunFolder(run.folder.path.absolute()))
     for resources, folders in groups.items():
         dispatch, cwd, snapshot = json.loads(resources)
         if cwd is not None and not Path(cwd).is_dir():
             raise ConfigError(f"'{folders[0].path}': the folder in which it was submitted ({cwd}) is gone; create it.")
-        settings = {**dispatch, "wait": False, "dry_run": False}
+        code = None if snapshot is None or "snapshot" in changes else Path(snapshot)
+        if dry_run:
+            print("\n".join(f"# {folder.path.parent.name}/{folder.path.name}" for folder in folders), flush=True)
         with chdir(cwd or "."):  # paths in the configuration and the user's package are relative to it
-            construct(settings).resubmit(folders, Path(snapshot) if snapshot else None)
+            construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(folders, code, dispatch)
+
+
+def change(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change a run's dispatch; returns the new one.
+
+    Raises:
+        ConfigError: the configuration is then invalid.
+    """
+    dispatch: dict[str, Any] = config["dispatch"]
+    for key, value in changes.items():
+        name, _, flag = key.partition(".")
+        dispatch[name] = {**(dispatch.get(name) or {}), flag: value} if flag else value
+    if changes:
+        check_dispatch(config)
+    return dispatch

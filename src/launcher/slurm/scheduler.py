@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_
 RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 ENDING = "COMPLETING"
 """SLURM's state of a job whose processes have ended or been signalled."""
+CANCELLED = "CANCELLED"
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
@@ -192,25 +193,30 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
 
 
-def cancelled(jobs: Collection[str], notes: Iterable[Path] = ()) -> set[str]:
+def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
     """Those of the jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job MinJobAge after
-    its end (300 s by default). An array's task that was cancelled alone, before it started, is never known.
+    its end (300 s by default). It never knows an array's task that was cancelled alone, before it started: a job that
+    has not started, and of which SLURM knows nothing, was cancelled.
 
     Args:
-        jobs: ids of jobs that have left the queue.
+        jobs: ids of jobs that have left the queue, and whether each has started.
         notes: as in `queue`.
     """
-    found: set[str] = set()
-    with suppress(SchedulerError):
-        lines = call(["squeue", "--noheader", "--array", "--states=CANCELLED", _users(notes), "--format=%i"])
-        found |= set(lines.split())
-    left = sorted(set(jobs) - found)
+    states: dict[str, str] = {}
+    try:
+        for line in call(
+            ["squeue", "--noheader", "--array", "--states=all", _users(notes), "--format=%i|%T"]
+        ).splitlines():
+            job, _, states[job] = line.strip().partition("|")
+    except SchedulerError:
+        return set()
+    left = sorted(job for job in jobs if job not in states)
     if left and shutil.which("sacct"):
         with suppress(SchedulerError):
             for line in call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]).splitlines():
-                job, _, state = line.partition("|")
-                found |= set(_tasks(job)) if state.startswith("CANCELLED") else set()
-    return found & set(jobs)
+                tasks, _, state = line.partition("|")
+                states |= dict.fromkeys(_tasks(tasks), state)
+    return {job for job, started in jobs.items() if states.get(job, "" if started else CANCELLED).startswith(CANCELLED)}
 
 
 def _tasks(job: str) -> Iterator[str]:

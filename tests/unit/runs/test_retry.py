@@ -1,12 +1,16 @@
 """`runs retry`, as far as it needs no cluster."""
 
+import errno
 import json
 import os
 
 import pytest
 
+from launcher.config.compose import compose
+from launcher.config.schema import validate
 from launcher.run.record import RunRecord
 from launcher.slurm.scheduler import _tasks
+from launcher.slurm.submission import FROZEN, JobNote, freeze
 from support.submitted import note_job
 
 
@@ -21,6 +25,22 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert error == (
         "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m launcher.runs resume 1a2b0000\n"
     )
+
+
+@pytest.fixture
+def submitted_run(make_run, tmp_path, monkeypatch):
+    """A failed run that was submitted from a cluster whose sbatch accepts every script."""
+    make = make_run("mlp-digits", "1a2b0000", state="failed")
+    overrides = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits", f"run.dir={make.path}"]
+    plain = validate(compose([*overrides, f"paths.outputs={make.path.parents[1]}"]))
+    freeze(make, plain, None, JobNote("/s/job-0.sh", job_id="7"))
+    record = RunRecord(make)
+    record.add_failure("failed", reason="broken", exit_code=1)
+    squeue(tmp_path, monkeypatch, "")
+    for name in ("sbatch", "srun", "scontrol", "sacct"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    return make
 
 
 def squeue(tmp_path, monkeypatch, lines):
@@ -56,29 +76,84 @@ def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, tmp_path,
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
 @pytest.mark.parametrize("job", ["7", "7_1"])
-@pytest.mark.parametrize("known", ["squeue", "sacct", "no"])
+@pytest.mark.parametrize("known", ["squeue", "sacct", "failed", "nothing"])
 def test_a_job_that_was_cancelled_while_it_waited(make_run, runs, tmp_path, monkeypatch, record, job, known):
-    """SLURM knows of it when the run could not record it; `retry` does not submit it, and keeps that."""
+    """SLURM knows of it when the run could not record it, or has forgotten a task that has not started; `retry` does
+    not submit it, and keeps that."""
     monkeypatch.setenv("SLURM_JOB_ID", job)  # of the attempt
     folder = make_run("gpt", "1a2b0000", state=record)
     if record == "queued":
         RunRecord(folder).queue()
     note_job(folder, "/s/job-0.sh", job_id=job)
-    in_squeue = f"{job}\\n" if known == "squeue" else ""
-    listed = f"7_[0-3]|CANCELLED by 0\\n{job}|CANCELLED by 0\\n" if known == "sacct" else f"{job}|FAILED\\n"
+    in_squeue = f"7_9|PENDING\\n{job}|CANCELLED\\n" if known == "squeue" else ""
+    cancelled = f"7_[0-3]|CANCELLED by 0\\n{job}|CANCELLED by 0\\n"
+    listed = {"sacct": cancelled, "failed": f"{job}|FAILED\\n"}.get(known, "")
+    if record != "queued":  # it has started
+        folder.logs.mkdir(exist_ok=True)
+        (folder.logs / f"slurm-{job}.log").touch()
     squeue(tmp_path, monkeypatch, "")
-    only = 'case "$*" in *--states=CANCELLED*)'
+    only = 'case "$*" in *--states=all*)'
     (tmp_path / "squeue").write_text(f'#!/bin/sh\n{only} printf "{in_squeue}";; esac\n')
     (tmp_path / "sacct").write_text(f'#!/bin/sh\nprintf "{listed}"\n')
     (tmp_path / "sacct").chmod(0o755)
-    is_cancelled = known != "no" and record != "failed"
+    is_cancelled = record != "failed" and (known in ("squeue", "sacct") or (known, record) == ("nothing", "queued"))
     expected = "cancelled" if is_cancelled else {"failed": "failed", "preempted": "preempted"}.get(record, "stale")
     assert f" {expected} " in runs()[1]
     if is_cancelled:
+        before = folder.record_path.read_bytes()
+        assert "its SLURM job was cancelled" in runs("retry", "--all", "--dry-run")[2]
+        assert folder.record_path.read_bytes() == before
         code, output, error = runs("retry", "--all")
         assert (code, output) == (0, "")
         assert "gpt/1a2b0000: its SLURM job was cancelled; to submit it: retry 1a2b0000 state=cancelled\n" in error
         assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("optimizer.lr=1", "--set=optimizer.lr=1: retry keeps the configuration of a run except the keys of dispatch"),
+        ("dispatch=slurm", "--set=dispatch=slurm: retry keeps"),
+        ("dispatch.mem", "--set=dispatch.mem: is not an override; e.g. --set dispatch.mem=64G."),
+        ("dispatch.dry_run=true", "--set=dispatch.dry_run=true: retry does not use it; use --dry-run."),
+        ("dispatch.memory=1", "dispatch.memory=1: SlurmDispatch takes no memory"),
+        ("dispatch.nodes=x", "dispatch.nodes='x': should be "),
+        ("dispatch.gpus_per_node=-1", "dispatch.gpus_per_node=-1: should be "),
+        ("dispatch.tasks_per_node=7", "data.batch_size="),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_a_sentence(submitted_run, runs, text, sentence):
+    before = (submitted_run.path / FROZEN).read_bytes()
+    code, output, error = runs("retry", "--all", "--set", text)
+    assert (code, output) == (2, "") and error.startswith(sentence), error
+    assert (submitted_run.path / FROZEN).read_bytes() == before
+
+
+def test_a_dry_run_shows_the_runs_and_the_changed_script(submitted_run, runs):
+    before = {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()}
+    changes = ("--set", "dispatch.mem=64G", "--set", "dispatch.sbatch.nodelist=n1", "--set", "dispatch.partition=null")
+    code, output, error = runs("retry", "--all", "--dry-run", *changes)
+    assert code == 0 and error == ""
+    assert output.startswith(f"# {submitted_run.path.parent.name}/{submitted_run.path.name}\n")
+    flags = [line.removeprefix("#SBATCH --") for line in output.splitlines() if line.startswith("#SBATCH")]
+    assert {"mem=64G", "nodelist=n1"} <= set(flags) and not any(flag.startswith("partition") for flag in flags)
+    assert {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_record_that_cannot_be_written_is_reported(make_run, runs, tmp_path, monkeypatch):
+    folder = make_run("gpt", "1a2b0000", state="failed")
+    RunRecord(folder).queue()
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority||\n")
+    (tmp_path / "scancel").symlink_to("/bin/true")
+
+    def fails(*args):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("launcher.run.record.replace_file", fails)
+    code, output, error = runs("cancel", "--all")
+    assert code == 1 and "gpt/1a2b0000: SLURM job 7 cancelled" in output
+    assert error.startswith("gpt/1a2b0000: run.json cannot be written (")
 
 
 def test_the_tasks_of_an_array_that_have_not_started_are_one_line_of_sacct():

@@ -1,0 +1,53 @@
+"""Removes the folders of submissions that nothing needs any more."""
+
+import json
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.run.folder import RunFolder
+from launcher.run.holder import is_held
+from launcher.run.record_format import read_record
+from launcher.runs.study import STUDIES
+from launcher.slurm.submission import FROZEN
+
+
+def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
+    """Remove each folder in `<outputs>/.slurm/` whose runs have completed, were submitted again, or are gone. The
+    caller holds the lock of submissions.
+
+    A folder that cannot be read stays. So do all while a search runs here: its next trial uses the snapshot of its
+    first ones.
+
+    Args:
+        scripts: of the jobs in SLURM's queue.
+    """
+    folders = [path for path in (outputs / ".slurm").glob("*") if path.is_dir() and not path.is_symlink()]
+    if not folders or any(is_held(RunFolder(study)) for study in (outputs / STUDIES).glob("*")):
+        return
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        used = {path for folder in folders for path in used_by_runs(folder)} | {Path(script) for script in scripts}
+        needed = {part for path in used for part in (path, *path.parents)}
+        for folder in folders:
+            if folder not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def used_by_runs(folder: Path) -> list[Path]:
+    """The script in this folder and the snapshot that a run which has not completed uses: all runs of a submission
+    have the same snapshot."""
+    for run in runs_of(folder):
+        try:
+            state = read_record(run / "run.json").get("state")
+            saved = json.loads((run / FROZEN).read_bytes())
+        except FileNotFoundError:
+            continue
+        if state != "completed" and Path(saved["job"]["script"]).parent == folder:
+            return [Path(path) for path in (saved["job"]["script"], saved["snapshot"]) if path]
+    return []
+
+
+def runs_of(folder: Path) -> Iterator[Path]:
+    for path in folder.glob("runs-*.txt"):
+        yield from map(Path, path.read_text().splitlines())
