@@ -173,7 +173,9 @@ class ScriptedQueue:
             state = self.ended.get(command[-1], "FAILED")
             if state == "PENDING":  # SLURM has no record of an array's task that was cancelled before it started
                 raise scheduler.SchedulerError(f"scontrol show failed: Job {command[-1]} not found")
-            return f"JobState={'CANCELLED' if command[-1] in self.cancelled else 'FAILED'}"
+            return (
+                f"JobId=1 JobName=x UserId=me(1) JobState={'CANCELLED' if command[-1] in self.cancelled else 'FAILED'}"
+            )
         return self.list() if command[0] == "squeue" else ""
 
     def submit(self, script: Path) -> str:

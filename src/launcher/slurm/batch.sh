@@ -8,13 +8,24 @@ starts() {
 	rest=${text//'"restart"'/}
 	echo $(((${#text} - ${#rest}) / 9))
 }
+describe() { # JOB: what SLURM says about it, between what users have written: the name, and the command and comment
+	local text
+	text=$(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol show job -o "$1" 2>/dev/null) || return
+	text=${text#* UserId=}
+	echo "${text%% Command=*}"
+}
+field() { # DESCRIPTION KEY: its value
+	local rest=${1#* "$2"=}
+	[[ $rest == "$1" ]] || echo "${rest%% *}"
+}
 requeue_if_preempted() {
 	[[ $(starts) == "$__launcher_before" ]] || return 0
-	local __launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} info
+	local __launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} info preempted
 	__launcher_job=${__launcher_job:-$SLURM_JOB_ID}
-	info=" $(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol show job -o "$__launcher_job" 2>/dev/null) " || return 0
-	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info =~ " PreemptTime="([0-9][^ ]*) ]] || return 0
-	[[ $info == *" JobState=RUNNING "* || $info == *" EndTime=${BASH_REMATCH[1]} "* ]] || return 0 # cancelled
+	info=$(describe "$__launcher_job") || return 0
+	preempted=$(field "$info" PreemptTime)
+	[[ $(field "$info" Restarts) == "${SLURM_RESTART_COUNT:-0}" && $preempted == [0-9]* ]] || return 0
+	[[ $(field "$info" JobState) == RUNNING || $(field "$info" EndTime) == "$preempted" ]] || return 0 # cancelled
 	echo "SLURM job $__launcher_job: preempted before its run had started: requeueing it"
 	(trap "" TERM; exec scontrol requeue "$__launcher_job")
 }

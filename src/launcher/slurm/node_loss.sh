@@ -13,9 +13,9 @@ ended_as() { # PID: wait for a child, also through signals; returns its code
 }
 is_ours() { # whether the job runs, and SLURM is not about to take its nodes
 	local info
-	info=" $(SLURM_TIME_FORMAT=standard scontrol show job -o "${__launcher_job:-$SLURM_JOB_ID}" 2>/dev/null) " || return 1
-	[[ $info == *" JobState=RUNNING "* && ! $info =~ " PreemptTime="[0-9] ]] || return 1
-	[[ $info == *" Restarts=${SLURM_RESTART_COUNT:-0} "* && $info != *" Reason=TimeLimit "* ]]
+	info=$(describe "${__launcher_job:-$SLURM_JOB_ID}") || return 1
+	[[ $(field "$info" JobState) == RUNNING && $(field "$info" PreemptTime) != [0-9]* ]] || return 1
+	[[ $(field "$info" Restarts) == "${SLURM_RESTART_COUNT:-0}" && $(field "$info" Reason) != TimeLimit ]]
 }
 answers() { # NODE: a node is lost if it starts no step; SLURM itself notices only after SlurmdTimeout
 	one_task --nodelist="$1" bash -c "exit 0"

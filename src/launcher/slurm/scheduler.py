@@ -121,10 +121,9 @@ def job_info(job: str) -> JobInfo:
 
 def parse_job(text: str) -> JobInfo:
     """The line of `scontrol show job -o`."""
-    fields: dict[str, str] = {}
-    for word in text.split():  # the first one counts: what users have written, such as a comment, comes later
-        key, _, value = word.partition("=")
-        fields.setdefault(key, value)
+    # Between what users have written: the name, and the command and comment.
+    words = text.partition(" UserId=")[2].partition(" Command=")[0].split()
+    fields = dict(word.partition("=")[::2] for word in words)
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),

@@ -1,6 +1,10 @@
 """What a job does after a signal, by what a real SLURM said of it then."""
 
+import os
+import re
+import shlex
 import signal
+import subprocess
 
 import pytest
 
@@ -8,6 +12,7 @@ from launcher.run.folder import RunFolder
 from launcher.slurm.causes import Budget, cause_of, decide, forgets
 from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import JobInfo, parse_job
+from launcher.slurm.size import GUARD
 from support.scripted_slurm import ANSWERS
 
 TERM, USR1, USR2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
@@ -115,7 +120,26 @@ def test_only_a_committed_checkpoint_counts(tmp_path):
     assert folder.newest_step() == 25
 
 
+FIELDS = ("JobState", "Reason", "Restarts", "EndTime", "PreemptTime")
+WRITTEN = " JobState=COMPLETED Reason=TimeLimit Restarts=7 BatchFlag=0 EndTime=None PreemptTime=2026 "
+
+
+def as_the_script_reads_it(text, tmp_path):
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho {shlex.quote(text)}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    script = (
+        f"__launcher_run=/nowhere; source {GUARD}; trap - EXIT; info=$(describe 6)\nfor key in {' '.join(FIELDS)}; "
+    )
+    script += 'do echo "$(field "$info" $key)"; done'
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment).stdout.splitlines()
+
+
 @pytest.mark.parametrize("what", ANSWERS)
-def test_a_comment_does_not_change_what_slurm_says(what):
-    comment = " Command=(null) Comment=resubmit if JobState=COMPLETED Restarts=7 BatchFlag=0 EndTime=None"
-    assert parse_job(ANSWERS[what] + comment) == parse_job(ANSWERS[what])
+def test_what_users_write_does_not_change_what_slurm_says(what, tmp_path):
+    """A comment, or the job's name; neither for the run nor for its script."""
+    answer = ANSWERS[what].strip()
+    written = answer.replace("JobName=", f"JobName=x{WRITTEN}") + f" Command=(null) Comment=if{WRITTEN}"
+    assert parse_job(written) == parse_job(answer) and parse_job(answer).state
+    expected = [re.findall(rf" {key}=(\S*)", answer)[:1] for key in FIELDS]
+    assert as_the_script_reads_it(written, tmp_path) == [found[0] if found else "" for found in expected]
