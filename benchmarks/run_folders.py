@@ -14,10 +14,12 @@ import yaml
 from hydra.types import RunMode
 
 from launcher.cli.sweep import check_jobs
+from launcher.config.command import command_record
 from launcher.config.compose import compose
 from launcher.config.resolve import plain_hydra
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
+from launcher.config.tree import of_the_run
 from launcher.run.folder import RunFolder
 from launcher.run.metrics import summary
 from launcher.run.provenance import VERSIONED, code_state
@@ -70,9 +72,6 @@ def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
     folder = RunFolder(config["run"]["dir"]).create()
-    folder.hydra.mkdir(exist_ok=True)
-    for name, value in (("config", config), ("overrides", hydra["overrides"]["task"]), ("hydra", {"hydra": hydra})):
-        (folder.hydra / f"{name}.yaml").write_text(dump(value))
     started, rate = STARTED + 60 * index, config["optimizer"]["lr"]
     losses = [2.3 * math.exp(-50 * rate * step / 100) + 0.1 for step in STEPS]
     times = {"train/step_time": 0.001, "train/data_time": 0.0001, "train/lr/0": rate, "train/grad_norm": 0.5}
@@ -93,8 +92,8 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
         "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1, "strategy": "none",
         "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
-        "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
-    }  # fmt: skip
+        "forked_from": None, "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
+    } | command_record(of_the_run(config), hydra)  # fmt: skip
     folder.record_path.write_text(json.dumps(record, indent=2) + "\n")
 
 

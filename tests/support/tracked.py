@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from launcher.config.command import command_record
 from launcher.run.folder import RunFolder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
@@ -21,17 +20,17 @@ class WrittenRun:
 
     def __init__(self, path: Path, tracker: Any = None, overrides: list[str] | None = None, **config: Any):
         self.folder = RunFolder(path).create()
-        self.folder.hydra.mkdir(exist_ok=True)
         content = {"run": {"name": path.parent.name, "id": path.name}, "tracker": tracker or {}, **config}
-        (self.folder.hydra / "config.yaml").write_text(yaml.safe_dump(content))
-        (self.folder.hydra / "overrides.yaml").write_text(yaml.safe_dump(overrides or []))
+        self.command = command_record(content, {"overrides": {"task": overrides or []}})
         self.lock = RunLock(self.folder)
         self.begin()
 
     def begin(self, start_step: int = 0, max_steps: int = 100) -> None:
         self.lock.acquire()
         self.record = RunRecord(self.folder)
-        self.record.begin_attempt(start_step=start_step, max_steps=max_steps, world_size=1, strategy="none")
+        self.record.begin_attempt(
+            start_step=start_step, max_steps=max_steps, world_size=1, strategy="none", command=self.command
+        )
 
     def log(self, *steps: int, **metrics: Any) -> None:
         """Append lines; without metrics, train/loss is 1 / (1 + step)."""

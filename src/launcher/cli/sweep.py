@@ -22,10 +22,9 @@ from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import of_the_run
 from launcher.config.schema import validate
 from launcher.config.session import returned
-from launcher.config.tree import get
+from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import signals
 from launcher.runs.listing import table

@@ -40,6 +40,17 @@ def show(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
 
 
+def as_typed(value: Any) -> str:
+    """A value as it is typed on a command line: `null`, `true`, `0.001`, `text`, `[a,b]`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(as_typed, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def reason(error: BaseException) -> str:
     """The first line of an error's message, without a full stop; its type where it has no message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -11,7 +11,7 @@ from launcher.config.identity import choices
 from launcher.config.messages import Fault, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.secrets import as_stored, is_expression
-from launcher.config.tree import join, mapped, walk
+from launcher.config.tree import join, mapped, of_the_run, walk
 from launcher.config.written import Written, is_interpolation, plain
 
 UNRESOLVED = object()
@@ -51,11 +51,6 @@ def stored(config: DictConfig) -> dict[str, Any]:
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
     return as_stored(plain(config), {str(key): value for key, value in tree.items()})
-
-
-def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """A resolved configuration without `hydra`, and without the settings of a search."""
-    return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
 
 
 def resolved_yaml(config: DictConfig) -> str:

@@ -30,6 +30,38 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
+def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """A resolved configuration without `hydra`, and without the settings of a search: a run does not depend on them."""
+    return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+
+
+def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values by dotted path, from which `nested` makes the same tree. A mapping is a value if it is empty or has a
+    key with a dot."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping) and value and not any("." in str(name) for name in value):
+            values.update(flat(value, here))
+        else:
+            values[here] = value
+    return values
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        node = tree
+        for key in parents:
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            node = node[key]
+        node[name] = value
+    return tree
+
+
 def mapped(tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf. Unchanged nodes are
     shared with the old tree."""

@@ -17,8 +17,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.command import command_record
 from launcher.config.explain import unwrapped
-from launcher.config.resolve import resolved_yaml
+from launcher.config.resolve import escaped, plain_hydra, resolved
 from launcher.errors import TrainingError, config_error
 from launcher.jobs.summary import end_lines
 from launcher.run import deadline, signals
@@ -93,13 +94,14 @@ class AttemptLog:
         try:
             with self.folder.being_written():
                 self.folder.create()
-                with hydra_record(self.config, self.folder):
+                with hydra_record(self.config, self.folder) as command:
                     self.record.begin_attempt(
                         start_step=self.record.step if trainer is None else trainer.step,
                         max_steps=self.config.trainer.max_steps,
                         world_size=self.ranks.world_size,
                         strategy=strategy_name(self.config) if trainer is None else trainer.strategy.name,
                         resume=None if trainer is None else str(self.config.run.get("resume")),
+                        command=command,
                     )
         except BaseException:
             for empty in (self.folder.hydra, self.folder.logs):
@@ -211,12 +213,13 @@ def strategy_name(config: DictConfig) -> str:
 
 
 @contextmanager
-def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[None]:
+def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
     """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read them: written when
-    the context begins, and put in place at its end, unless it raises."""
+    the context begins, and put in place at its end, unless it raises. The context is what run.json stores of them."""
     from hydra.core.hydra_config import HydraConfig
 
-    texts = {"config.yaml": resolved_yaml(config)}
+    plain, hydra = resolved(config), None
+    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))}
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)
@@ -227,7 +230,7 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[None]:
             temporary = files.enter_context(replacing(folder.hydra / name))
             temporary.write_text(text)
             fsync_file(temporary)
-        yield
+        yield command_record(plain, None if hydra is None else plain_hydra(hydra))  # type: ignore[arg-type]
 
 
 def _sleep(seconds: float) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-from yaml import YAMLError
+from omegaconf import OmegaConf
 
 from launcher.checkpoint.changes import changes_since, stored_sources
 from launcher.checkpoint.find import (
@@ -18,8 +17,11 @@ from launcher.checkpoint.find import (
     request_name,
 )
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.command import command_record
 from launcher.config.identity import run_id
 from launcher.config.length import with_steps
+from launcher.config.resolve import escaped
+from launcher.config.tree import nested
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here, refusal
@@ -71,7 +73,7 @@ def why_done(config: Mapping[str, Any]) -> str | None:
     if not folder.record_path.exists():
         return None
     record = RunRecord(folder)
-    config = with_known_steps(config, folder, record)
+    config = with_known_steps(config, record)
     reason = done(config, folder, record)
     if reason == "paused":
         return f"paused at step {record.step}"
@@ -117,7 +119,7 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
     max_steps = config["trainer"]["max_steps"]
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
-    if record.step < max_steps and is_changed(config, folder):
+    if record.step < max_steps and is_changed(config, record):
         return True
     resume = str(config["run"]["resume"])
     if resume in NEWEST:
@@ -129,33 +131,23 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
     return request_name(folder.checkpoints, resume) not in (newest.name, *branch)
 
 
-def is_changed(config: Mapping[str, Any], folder: RunFolder) -> bool:
+def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Whether the newest attempt had another configuration, apart from what cannot change the numbers."""
-    before = of_newest_attempt(folder)
-    return before is not None and run_id(before) != run_id(OmegaConf.create(dict(config)))
+    before, now = record.data["config"], command_record(config, None)["config"]
+    return bool(before) and len({run_id(OmegaConf.create(escaped(nested(values)))) for values in (before, now)}) > 1
 
 
-def of_newest_attempt(folder: RunFolder) -> DictConfig | None:
-    """The configuration of the newest attempt; None: there is none that can be read."""
-    try:
-        config = OmegaConf.load(folder.hydra / "config.yaml")
-    except (OSError, ValueError, YAMLError, RecursionError):
-        return None
-    return config if isinstance(config, DictConfig) else None
-
-
-def with_known_steps(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> Mapping[str, Any]:
+def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
     """The configuration with the number of steps, if `trainer.max_epochs` is set. It depends on the data, which are not
     read here: it is that of the newest attempt if that has completed at least as many epochs of the same training, and
     unlimited otherwise."""
     epochs = config["trainer"].get("max_epochs")
     if epochs is None:
         return config
-    before = of_newest_attempt(folder)
-    earlier = None if before is None else OmegaConf.select(before, "trainer.max_epochs")
+    earlier = record.data["config"].get("trainer.max_epochs")
     if record.state == "completed" and earlier is not None and epochs <= earlier:
         known = with_steps(config, record.data["max_steps"] or 0)
-        if not is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, folder):
+        if not is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, record):
             return known
     return with_steps(config, math.inf)
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.messages import show
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
+from launcher.run.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys of where and how the job runs, taken from the command line. All others are the checkpoint's."""
@@ -60,9 +61,8 @@ def _is_same_choice(key: str, value: Any, now: Any, then: Any, checkpoint: Path)
     if "." in key:
         return False
     try:
-        record: Any = OmegaConf.load(checkpoint.parent.parent / ".hydra" / "hydra.yaml")
-        return bool(record.hydra.runtime.choices[key] == value)
-    except (OSError, ValueError, KeyError, AttributeError):
+        return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
+    except (OSError, ValueError, KeyError):
         targets = [node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)]
         return targets[0] is not None and targets[0] == targets[1]
 

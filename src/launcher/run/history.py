@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from launcher.run.folder import RunFolder
 
-DECODE = json.JSONDecoder().raw_decode
 SMALL = 1 << 16
 """Bytes. Of a larger file, only a few places are read where a few values are enough."""
 PLACE = 1 << 12
@@ -129,20 +130,18 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            row = _loads(line.decode())  # json would guess the encoding of bytes
+            row = _loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             yield row
 
 
-def _loads(text: str) -> Any:
-    """As `json.loads`, but twice as fast for an object without spaces around it, which is how runs write a line."""
-    if text.startswith("{"):
-        row, end = DECODE(text)
-        if text[end:] in ("\n", ""):
-            return row
-    return json.loads(text)
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return json.loads(line)  # orjson rejects NaN and numbers larger than any float
 
 
 def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:

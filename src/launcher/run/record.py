@@ -9,9 +9,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from launcher.run import metrics
@@ -66,6 +67,10 @@ class RunRecord:
             "best": None,
             "forked_from": None,
             "logged": None,
+            "overrides": None,
+            "choices": {},
+            "config_dir": None,
+            "config": {},
         }
         self.attempts: list[Attempt] = []
         self._damage: str | None = None
@@ -100,12 +105,14 @@ class RunRecord:
         strategy: str,
         resume: str | None = None,
         code: str | os.PathLike[str] | None = None,
+        command: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
         `resume` is the request (`run.resume`) that it has followed, `code` the folder whose git state is recorded
-        (default: the working directory). Raises OSError when the record cannot be written.
+        (default: the working directory), `command` what is stored of the command (see `launcher.config.command`).
+        Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
@@ -133,6 +140,7 @@ class RunRecord:
             git=git_state(code or Path.cwd()),
             versions=versions(),
             logged=None,
+            **command,
         )
         self._write()
         return number
@@ -153,10 +161,13 @@ class RunRecord:
         attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
         self.attempts.append(attempt)
 
-    def queue(self) -> None:
-        """Note that the run waits for a scheduler. Raises OSError when the record cannot be written."""
+    def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Note that the run waits for a scheduler, and what is stored of the command that submitted it.
+
+        Raises OSError when the record cannot be written.
+        """
         self._close_killed()
-        self.data["state"] = "queued"
+        self.data.update(command, state="queued")
         self._write()
 
     def revise(

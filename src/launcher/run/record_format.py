@@ -10,7 +10,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
-from launcher.run.files import parse_json, patiently
+import orjson
+
+from launcher.run.files import patiently
 from launcher.run.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
@@ -21,9 +23,10 @@ RECORD_TYPES: dict[str, Any] = {
     "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
     "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
+    "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
 }  # fmt: skip
 FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
-LOGGED_TYPES: dict[str, Any] = {"size": int, "mtime_ns": int, "curve": str, "newest": str}
+LOGGED_TYPES: dict[str, Any] = {"curve": str, "newest": dict}
 BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
 ATTEMPT_TYPES: dict[str, Any] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
@@ -82,7 +85,7 @@ def parse_record(content: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is not a run record.
     """
-    data = parse_json(content)
+    data = orjson.loads(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
     _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
@@ -94,6 +97,12 @@ def parse_record(content: bytes) -> dict[str, Any]:
         _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
     if data.get("logged") is not None:
         _check(data["logged"], LOGGED_TYPES, "logged.", every_key=True)
+        for name, value in data["logged"]["newest"].items():
+            if not (isinstance(value, list) and len(value) == 2):
+                raise ValueError(f"logged.newest.{name} is {value!r:.40}")
+    for override in data.get("overrides") or ():
+        if not isinstance(override, str):
+            raise ValueError(f"overrides has {override!r:.40}")
     for index, attempt in enumerate(data.get("attempts", [])):
         _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data
@@ -117,6 +126,15 @@ def plain_number(value: float) -> float | str:
     """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
+
+
+def json_value(value: Any) -> Any:
+    """A value for JSON. What its readers do not agree on becomes text: infinite and huge numbers, and objects."""
+    if isinstance(value, float):
+        return plain_number(value)
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def has_followed(attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None) -> bool:

@@ -207,14 +207,15 @@ def training_data(run: StoredRun) -> tuple[Any, Any]:
     from omegaconf import OmegaConf
 
     from launcher.config.explain import explain
+    from launcher.config.resolve import escaped
     from launcher.config.schema import target_not_found, without_own_keys
     from launcher.config.source import NotFound
 
     config = run.config.get("data")
     if not isinstance(config, dict):
-        raise ConfigError(f"{run.label}: its .hydra/config.yaml cannot be read, so its training data are not known.")
+        raise ConfigError(f"{run.label}: run.json has no configuration, so its training data are not known.")
     try:
-        source = instantiate(without_own_keys(OmegaConf.create({"data": config}).data))
+        source = instantiate(without_own_keys(OmegaConf.create({"data": escaped(config)}).data))
         source.check()
         return source, source.train_dataset()
     except NotFound as error:

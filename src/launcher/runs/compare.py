@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from launcher.config.messages import as_typed
 from launcher.errors import ConfigError
 from launcher.run.history import as_number
 from launcher.runs.differences import counts, is_group, not_counted, varying
@@ -54,7 +55,7 @@ def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
     ignored = not_counted(list(runs))
     chosen = [{group: option for group, option in run.choices.items() if is_group(group)} for run in runs]
     rows: Rows = {}
-    for each in (chosen, [run.values for run in runs]):
+    for each in (chosen, [{key: as_typed(value) for key, value in run.settings.items()} for run in runs]):
         for key in sorted(varying(each)):
             if counts(key, ignored) == counted and not is_place(key):
                 rows[key] = [values.get(key) for values in each]

@@ -1,15 +1,18 @@
 """In which keys runs differ."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from launcher.runs.overlay import varying
-from launcher.runs.stored_run import NOT_IDENTITY, StoredRun
+from launcher.config.messages import as_typed
+from launcher.runs.stored_run import StoredRun
 
 TAG = "run.tag"
+Row = dict[str, str]
+"""Values of a run by dotted keys, as typed on a command line."""
 
 
-def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
+def differences(runs: Sequence[StoredRun]) -> list[Row]:
     """For each run, the keys that are not the same in all of them, with its values as typed on a command line.
 
     Keys of `run.not_identity` are left out: they cannot change the numbers.
@@ -17,18 +20,33 @@ def differences(runs: list[StoredRun]) -> list[dict[str, str]]:
     Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
     keys, only those are listed that also differ between runs of the same choice.
     """
-    chosen = varying([run.choices for run in runs if run.choices])
     ignored = not_counted(runs)
-    groups = {group for group in chosen if is_group(group) and counts(group, ignored)}
-    keys = {key for key in differing_keys(runs, groups) if counts(key, ignored)}
-    listed, ordered = sorted(groups), sorted(without_targets(without_echoes(runs, keys)))
+    groups = {group for group in varying(run.choices for run in runs if run.choices) if is_group(group)}
+    groups = {group for group in groups if counts(group, ignored)}
+    keys = {key for key in varying(run.settings for run in runs if run.keys) if counts(key, ignored)}
+    rows = [{key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs]
+    keys = without_targets(without_echoes(runs, rows, within_choices(runs, rows, keys, groups)))
+    listed, ordered = sorted(groups), sorted(keys)
     return [
-        {
-            **{group: choice for group in listed if (choice := run.choices.get(group)) is not None},
-            **{key: value for key in ordered if (value := run.values.get(key)) is not None},
-        }
-        for run in runs
+        {group: run.choices[group] for group in listed if group in run.choices}
+        | {key: row[key] for key in ordered if key in row}
+        for run, row in zip(runs, rows, strict=True)
     ]
+
+
+def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The keys whose value is not the same in all rows, or that not all rows have."""
+    keys: set[str] = set()
+    base: Mapping[str, Any] | None = None
+    for row in rows:
+        base = row if base is None else base
+        keys |= row.keys() ^ base.keys()
+        keys.update([key for key, value in row.items() if key in base and _differ(value, base[key])])
+    return keys
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and (one != other or type(one) is not type(other))
 
 
 def is_group(name: str) -> bool:
@@ -36,10 +54,9 @@ def is_group(name: str) -> bool:
     return "/" not in name and name != "hydra"
 
 
-def not_counted(runs: list[StoredRun]) -> set[str]:
+def not_counted(runs: Sequence[StoredRun]) -> set[str]:
     """Keys that cannot change a run's numbers."""
-    named = {run.values.get(NOT_IDENTITY): run for run in runs}  # most have the same
-    return {"run", "paths", "hydra"}.union(*(run.not_identity for run in named.values()))
+    return {"run", "paths", "hydra"}.union(*(run.not_identity for run in runs))
 
 
 def counts(key: str, ignored: set[str]) -> bool:
@@ -48,29 +65,25 @@ def counts(key: str, ignored: set[str]) -> bool:
     return key == TAG or not any(".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1))
 
 
-def differing_keys(runs: list[StoredRun], groups: set[str]) -> set[str]:
-    """Keys that vary over all runs; under one of `groups`, over the runs of one choice."""
-    rows = [run.values for run in runs if run.values]
-    keys = varying(rows)
-    outside = {key for key in keys if key.split(".")[0] not in groups}
-    within: set[str] = set()
+def within_choices(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], groups: set[str]) -> set[str]:
+    """The keys without those of `groups` that are the same in all runs of one choice."""
+    kept = {key for key in keys if key.split(".")[0] not in groups}
     for group in groups:
-        families: dict[str | None, list[Mapping[str, str]]] = defaultdict(list)
-        for run in runs:
-            if run.values:
-                families[run.choices.get(group)].append(run.values)
-        for family in families.values():
-            within |= {key for key in varying(family) if key.startswith(f"{group}.")}
-    return outside | within
+        families: dict[str | None, list[Row]] = defaultdict(list)
+        for run, row in zip(runs, rows, strict=True):
+            if run.keys:
+                families[run.choices.get(group)].append(row)
+        kept |= {key for family in families.values() for key in varying(family) if key.startswith(f"{group}.")}
+    return kept
 
 
-def without_echoes(runs: list[StoredRun], keys: set[str]) -> set[str]:
+def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
     """Without keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
-    rows = {key: tuple(run.values.get(key) for run in runs) for key in keys}
-    listed = {rows[key] for key in typed}
-    return {key for key in keys if key in typed or rows[key] not in listed}
+    columns = {key: tuple(row.get(key) for row in rows) for key in keys}
+    listed = {columns[key] for key in typed}
+    return {key for key in keys if key in typed or columns[key] not in listed}
 
 
 def without_targets(keys: set[str]) -> set[str]:

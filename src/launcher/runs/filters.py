@@ -40,8 +40,8 @@ def value_of(run: StoredRun, key: str) -> Any:
         return FIELDS[key](run)
     if key in run.choices:
         return run.choices[key]
-    if key in run.values:
-        return run.values[key]
+    if key in run.settings:
+        return run.text(key)
     return run.metrics[key].value if key in run.metrics else None
 
 
@@ -53,7 +53,7 @@ def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "")
     unknown = [key for key in dict.fromkeys(keys) if runs and all(value_of(run, key) is None for run in runs)]
     unknown = [key for key in unknown if key not in FIELDS]
     if unknown:
-        known = sorted({*FIELDS, *(key for run in runs for key in (*run.choices, *run.values, *run.metrics))})
+        known = sorted({*FIELDS, *(key for run in runs for key in (*run.choices, *run.settings, *run.metrics))})
         raise ConfigError(*(f"'{option}{key}': no run has this key{hint(key, known)}" for key in unknown))
 
 

@@ -9,7 +9,6 @@ from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
 from launcher.run.files import expanded
 from launcher.run.folder import run_folders
-from launcher.runs.cache import RunCache
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, cancelled, queue
 from launcher.slurm.submission import FROZEN
@@ -52,12 +51,10 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
         jobs[job].__dict__.pop("state", None)
 
 
-def find_runs(outputs: Path, cache: RunCache | None = None) -> list[StoredRun]:
+def find_runs(outputs: Path) -> list[StoredRun]:
     """All runs below a folder, in the order in which they started."""
-    cache = RunCache(outputs) if cache is None else cache
-    runs = [StoredRun.cached(path, cache) for path in run_folders(str(outputs))]
-    cache.save()
-    return sorted(runs, key=lambda run: (run.started, run.files.folder))
+    runs = map(StoredRun.read, run_folders(str(outputs)))
+    return sorted(runs, key=lambda run: (run.started, run.path))
 
 
 @contextmanager

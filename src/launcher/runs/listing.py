@@ -197,7 +197,7 @@ def age(run: StoredRun, now: float) -> str:
 def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
     """A run for `--json`: its record, the state as the table has it, its folder, metrics and differences."""
     return {
-        **run.record,
+        **{key: value for key, value in run.record.items() if key != "logged"},
         "id": run.id,
         "name": run.name,
         "state": run.state,
@@ -207,7 +207,7 @@ def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
         "job_state": run.job.state if run.job is not None else None,
         "waits_for": run.waits_for,
         "differs": differs,
-        "choices": dict(run.choices),
+        "choices": run.choices,
         "overrides": run.overrides,
         "metrics": {key: value for key, (value, _) in run.metrics.items()},
     }

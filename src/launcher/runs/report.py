@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher.config.direction import Mode, best_index, direction
-from launcher.config.messages import hint
+from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.history import evenly, is_wide
@@ -21,7 +21,6 @@ from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
-from launcher.runs.saved import written
 from launcher.runs.show import forked_from
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.study import StoredStudy, find_study
@@ -184,7 +183,7 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
 
 
 def typed(params: dict[str, Any]) -> dict[str, str]:
-    return {key: written(value) for key, value in params.items()}
+    return {key: as_typed(value) for key, value in params.items()}
 
 
 def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:

@@ -63,9 +63,9 @@ def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None =
     Raises:
         ConfigError: the run has no record of its command line.
     """
-    if run.saved_overrides is None:
+    if run.record.get("overrides") is None:
         raise ConfigError(
-            f"'{run.label}': has no .hydra/overrides.yaml, so its command line is not known; "
+            f"'{run.label}': run.json has no overrides, so its command line is not known; "
             f"run the command itself with run.id={run.id}."
         )
     folder = run.folder.path.absolute()
@@ -98,7 +98,7 @@ def outputs_of(folder: Path, name: str) -> Path:
 
 def config_dirs(run: StoredRun) -> list[str]:
     """`--config-dir` as the run was started with it."""
-    folder = run.config_dir
+    folder = run.record.get("config_dir")
     return ["--config-dir", folder] if folder else []
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher.config.direction import ranked
+from launcher.config.messages import as_typed
 from launcher.errors import ConfigError
 from launcher.run.history import is_wide
 from launcher.runs.plot import COLORS, STYLE, plain_text
-from launcher.runs.saved import written
 from launcher.runs.study import StoredStudy
 
 STATE_COLORS = {"completed": COLORS[0], "pruned": COLORS[4], "failed": COLORS[1]}
@@ -112,8 +112,8 @@ def _is_log(column: Sequence[Any]) -> bool:
 def _places(column: Sequence[Any]) -> list[float]:
     """Where each value is on its axis, from 0 to 1."""
     if not _is_numeric(column):
-        words = sorted(set(map(written, column)))
-        return [words.index(written(value)) / max(1, len(words) - 1) for value in column]
+        words = sorted(set(map(as_typed, column)))
+        return [words.index(as_typed(value)) / max(1, len(words) - 1) for value in column]
     values = [math.log(value) for value in column] if _is_log(column) else [float(value) for value in column]
     low, high = min(values), max(values)
     return [(value - low) / (high - low) if high > low else 0.5 for value in values]
@@ -121,6 +121,6 @@ def _places(column: Sequence[Any]) -> list[float]:
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
     """The texts of an axis: all words, or the least and the greatest number."""
-    texts = [f"{value:.3g}" if isinstance(value, float) else written(value) for value in column]
+    texts = [f"{value:.3g}" if isinstance(value, float) else as_typed(value) for value in column]
     pairs = dict(zip(_places(column), texts, strict=True))
     return sorted(pairs.items()) if not _is_numeric(column) else [min(pairs.items()), max(pairs.items())]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
 from launcher.run.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
@@ -51,10 +52,10 @@ def with_trackers(run: StoredRun, overrides: Sequence[str]) -> tuple[TrackedRun,
     Raises:
         ConfigError: the overrides do not compose, or a library or a key is missing.
     """
-    config = dict(run.config)
+    config = run.config
     if overrides:
-        config["tracker"] = _chosen(config, overrides, run.config_dir)
-    trackers = build_trackers(config.get("tracker"))
+        config["tracker"] = _chosen(config, overrides, run.record.get("config_dir"))
+    trackers = build_trackers(escaped(config.get("tracker")))
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}", to_sync=True)
     return TrackedRun(run.folder, config), trackers
@@ -72,7 +73,8 @@ def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | 
             raise ConfigError(f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb.")
         overrides = [f"tracker=[{','.join(nodes)}]", *overrides]
     chosen = compose(overrides, config_dir).get("tracker")
-    whole = OmegaConf.create({**config, "tracker": OmegaConf.to_container(chosen, resolve=False) if chosen else {}})
+    tracker = OmegaConf.to_container(chosen, resolve=False) if chosen else {}
+    whole = OmegaConf.create({**escaped(config), "tracker": tracker})
     return OmegaConf.to_container(whole.tracker, resolve=True)
 
 

@@ -16,10 +16,9 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from launcher.config.messages import hint, show
+from launcher.config.messages import as_typed, hint, show
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.runs.saved import written
 
 DIGITS = 6
 """Significant digits of a sampled number, so that people can read and type the override."""
@@ -79,8 +78,8 @@ def bare(key: str) -> str:
 
 def _range_text(value: Any) -> str:
     if isinstance(value, list):
-        return f"choice({','.join(map(written, value))})"
-    return written(value)
+        return f"choice({','.join(map(as_typed, value))})"
+    return as_typed(value)
 
 
 def distribution(override: Override) -> BaseDistribution:
@@ -117,7 +116,7 @@ def rounded(value: Any, among: BaseDistribution) -> Value:
 
 
 def overrides_of(params: Mapping[str, Value]) -> list[str]:
-    return [f"{key}={written(value)}" for key, value in params.items()]
+    return [f"{key}={as_typed(value)}" for key, value in params.items()]
 
 
 def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> d
             continue
         if key not in space:
             raise ConfigError(f"hpo.enqueue: {key} is not in the search space{hint(key, space)}")
-        value = written(value) if isinstance(space[key], CategoricalDistribution) else value
+        value = as_typed(value) if isinstance(space[key], CategoricalDistribution) else value
         if not is_within(value, space[key]):
             raise ConfigError(f"hpo.enqueue: {key}={value} is outside of its range.")
         checked[key] = value

@@ -46,7 +46,7 @@ def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
     params: dict[str, Any] = {}
     for key, among in space.items():
         name = bare(key)
-        text = run.choices.get(name, run.values.get(name))
+        text = run.choices.get(name, run.text(name))
         value = None if text is None else _nearest(text, among)
         if value is None or not is_within(value, among):
             return None

@@ -9,12 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-
 from launcher.checkpoint.find import checkpoint_path
 from launcher.checkpoint.store import LATEST
-from launcher.config.plain_yaml import load
-from launcher.config.tree import get
+from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.run.folder import RunFolder
@@ -42,8 +39,7 @@ class TrackedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        config = self._yaml("config.yaml")
-        return config if isinstance(config, dict) else {}
+        return nested(self.record.get("config", {}))
 
     @property
     def name(self) -> str:
@@ -81,8 +77,8 @@ class TrackedRun:
     def swept(self) -> dict[str, Any]:
         """The hyperparameters that the command line set, with their values: {"optimizer.lr": 0.01, "model": "mlp"}."""
         values = {}
-        for override in self._yaml("overrides.yaml") or ():
-            key, _, text = str(override).lstrip("+").partition("=")
+        for override in self.record.get("overrides") or ():
+            key, _, text = override.lstrip("+").partition("=")
             if not key.startswith("~") and key.partition(".")[0] not in NOT_SWEPT:
                 value = get(self.config, key)
                 values[key] = text if isinstance(value, Mapping) else value
@@ -105,12 +101,6 @@ class TrackedRun:
         path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps(data).encode())
         return data
-
-    def _yaml(self, name: str) -> Any:
-        try:
-            return load((self.folder.hydra / name).read_bytes())
-        except (OSError, yaml.YAMLError, UnicodeDecodeError):
-            return None
 
 
 class Tracker(ABC):

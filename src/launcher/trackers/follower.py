@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.holder import is_held
@@ -233,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_up_logging(folder)
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
-    trackers = build_trackers(run.config.get("tracker"), names)
+    trackers = build_trackers(escaped(run.config.get("tracker")), names)
     hangs = HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
     follower = Follower(run, trackers, lock.check, hangs=hangs)
     started = time.monotonic()

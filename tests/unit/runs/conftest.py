@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
-import yaml
 
+from launcher.config.command import command_record
 from launcher.run.folder import RunFolder
 from launcher.run.holder import Holder
 from launcher.run.record import RunRecord
@@ -28,7 +28,9 @@ def make_run(outputs):
         now = float(next(started))
         record = RunRecord(folder, clock=lambda: now, timer=lambda: now)
         record.data["name"] = name
-        record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none")
+        hydra = {"overrides": {"task": list(overrides)}, "runtime": {"choices": choices or {}}}
+        command = command_record(config or {}, hydra)
+        record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none", command=command)
         record.progress(step, loss=loss, best=best, force=True)
         if state in ("completed", "preempted", "failed"):
             record.end_attempt(state, end_step=step, exit_code=0 if state == "completed" else 143)
@@ -36,14 +38,6 @@ def make_run(outputs):
             folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
         if state == "stale":
             folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
-        folder.hydra.mkdir()
-        files = {
-            "config.yaml": config or {},
-            "overrides.yaml": list(overrides),
-            "hydra.yaml": {"hydra": {"runtime": {"choices": choices or {}}}},
-        }
-        for file, content in files.items():
-            (folder.hydra / file).write_text(yaml.safe_dump(content, sort_keys=False))
         return folder
 
     return make

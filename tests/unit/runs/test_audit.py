@@ -57,7 +57,7 @@ def test_a_count_that_falls_is_a_fault(make, runs):
             DATA | {"dataset": {"_target_": "support.indexed.Stream", "size": 10}},
             "its training data are iterable (Stream)",
         ),
-        ({1: 4}, None, "mlp/abcd1234: its .hydra/config.yaml cannot be read, so its training data are not known."),
+        ({1: 4}, None, "mlp/abcd1234: run.json has no configuration, so its training data are not known."),
         ({1: 4}, DATA | {"_target_": "gone.Source"}, "data._target_='gone.Source': no module gone; is its folder on"),
         ({1: 4}, DATA | {"dataset": {"_target_": "support.gone.Data"}}, "'support.gone.Data': no gone in support"),
     ],

@@ -167,8 +167,7 @@ def test_json(runs, sweep, outputs):
 def test_damaged_runs_are_listed_too(runs, make_run, outputs):
     make_run("gpt", "aaaa0001").record_path.write_text("{")
     folder = make_run("gpt", "aaaa0002")
-    for file in folder.hydra.iterdir():
-        file.write_text("a: [")
+    folder.record_path.write_text(json.dumps(json.loads(folder.record_path.read_text()) | {"config": {}}))
     code, output, _ = runs()
     assert code == 0 and {tuple(line[1:3]) for line in rows(output)[1:]} == {
         ("aaaa0001", "damaged"),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from launcher.errors import ConfigError
 from launcher.runs.find import find_run
@@ -39,14 +38,13 @@ def test_overrides_take_precedence(run):
 
 
 def test_the_folder_of_further_configurations_is_kept(run):
-    sources = [{"path": "launcher.conf", "provider": "main"}, {"path": "/my/conf", "provider": "command-line"}]
-    (run.folder.hydra / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": {"config_sources": sources}}}))
+    run.record["config_dir"] = "/my/conf"
     assert run_command(run)[-2:] == ["--config-dir", "/my/conf"]
 
 
 def test_a_run_without_its_command_line_is_refused(run):
-    (run.folder.hydra / "overrides.yaml").unlink()
-    with pytest.raises(ConfigError, match=r"'deep/er/12345e67': has no .hydra/overrides.yaml.*run.id=12345e67"):
+    run.record["overrides"] = None
+    with pytest.raises(ConfigError, match=r"'deep/er/12345e67': run.json has no overrides.*run.id=12345e67"):
         run_command(run)
 
 

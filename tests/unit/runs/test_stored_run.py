@@ -24,13 +24,12 @@ def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
 
 def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
     config = {"run": {"dir": str(outputs / "gpt" / "1a2b0000")}, "seed": 3}
-    hydra = {"overrides": {"task": ["seed=3"]}, "runtime": {"choices": {"model": "gpt"}, "config_sources": []}}
+    sources = [{"path": "launcher.conf", "provider": "main"}, {"path": "/my/conf", "provider": "command-line"}]
+    hydra = {"overrides": {"task": ["seed=3"]}, "runtime": {"choices": {"model": "gpt"}, "config_sources": sources}}
     folder = RunFolder(outputs / "gpt" / "1a2b0000")
     freeze(folder, config, hydra, JobNote("/s/job-0.sh"))
-    folder.hydra.mkdir()
-    (folder.hydra / "config.yaml").write_text("seed: 1")  # an earlier attempt's
-    run = StoredRun.read(folder.path)
-    assert (run.values["seed"], run.overrides, dict(run.choices)) == ("3", ["seed=3"], {"model": "gpt"})
-    RunRecord(folder).revise("failed", "failed", reason="before it began")
-    run = StoredRun.read(folder.path)
-    assert (run.values["seed"], run.overrides, dict(run.choices)) == ("1", ["seed=3"], {"model": "gpt"})
+    for state in ("queued", "failed"):
+        run = StoredRun.read(folder.path)
+        assert (run.record["state"], run.text("seed"), run.config) == (state, "3", config)
+        assert (run.overrides, run.choices, run.record["config_dir"]) == (["seed=3"], {"model": "gpt"}, "/my/conf")
+        RunRecord(folder).revise("failed", "failed", reason="before it began")

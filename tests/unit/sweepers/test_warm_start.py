@@ -29,8 +29,7 @@ SPACE = {"n": IntDistribution(1, 8), "c": CategoricalDistribution(["0.001", "a"]
 )
 def test_the_values_of_a_run_that_is_in_the_space(tmp_path: Path, config: dict[str, Any], params: Any) -> None:
     folder = RunFolder(tmp_path / "run").create()
-    folder.hydra.mkdir(exist_ok=True)
-    (folder.hydra / "config.yaml").write_text(json.dumps(config))
+    folder.record_path.write_text(json.dumps({"config": config}))
     assert params_of(StoredRun.read(folder.path), SPACE) == params
 
 
@@ -39,9 +38,8 @@ def test_runs_of_another_study_are_learned_from_and_do_not_count(tmp_path: Path)
     first.run()
     for trial in first.trials:
         if trial.run is not None:
-            hydra = tmp_path / trial.run / ".hydra"
-            hydra.mkdir(exist_ok=True)
-            (hydra / "config.yaml").write_text(json.dumps(trial.params))
+            record = tmp_path / trial.run / "run.json"
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"config": trial.params}))
     valid = [trial for trial in first.trials if trial.run is not None]
     first.journal.path.unlink()
 
