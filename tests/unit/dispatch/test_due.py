@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
+from launcher.config.command import command_record
 from launcher.config.length import with_steps
 from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.due import folder_of, trains, why_skipped
@@ -73,11 +73,10 @@ def made(path: Path, state: str, steps: tuple[int, ...] = (10, 20), **changes: A
     for step in steps:
         save(CheckpointStore(folder.checkpoints), step)
     record, last = RunRecord(folder), steps[-1]
-    folder.hydra.mkdir()
     counted = config | {"trainer": config["trainer"] | {"max_epochs": 2, "max_steps": EPOCHS * 2}}
-    OmegaConf.save(OmegaConf.create(counted if "max_epochs" in changes else config), folder.hydra / "config.yaml")
+    command = command_record(counted if "max_epochs" in changes else config, None)
     max_steps = EPOCHS * 2 if "max_epochs" in changes else last
-    record.begin_attempt(start_step=0, max_steps=max_steps, world_size=1, strategy="none")
+    record.begin_attempt(start_step=0, max_steps=max_steps, world_size=1, strategy="none", command=command)
     if state != "running":
         reason = "stopped early" if last < max_steps else None
         code = None if state != "completed" else 0
