@@ -4,13 +4,41 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose as hydra_compose
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from launcher.config import identity  # noqa: F401 - registers the resolvers that the configuration uses
-from launcher.config.compositions import normalize
+from launcher.config.compositions import is_group, normalize, parse
 from launcher.config.diagnose import diagnose
-from launcher.config.session import COMPOSITION_ERRORS, first_line, session
+from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
 from launcher.errors import ConfigError
+
+
+def not_applicable(values: Sequence[str], overrides: Sequence[str], config_dir: str | Path | None) -> list[str]:
+    """
+    Args:
+        values: overrides of values.
+        overrides: those and all others of the command line.
+
+    Returns:
+        The values that do not apply to the groups that the command line chooses; none if the groups do not compose.
+    """
+    with session(config_dir, overrides):
+        parsed = [parse(normalize(override)) for override in overrides]
+        groups = [str(override.input_line) for override in parsed if is_group(override, loader())]
+        try:
+            config = hydra_compose("config", groups)
+        except COMPOSITION_ERRORS:
+            return []
+        return [value for value in values if not _applies(parse(normalize(value)), config)]
+
+
+def _applies(override: Override, config: DictConfig) -> bool:
+    try:
+        apply_values([override], config)
+    except COMPOSITION_ERRORS:
+        return False
+    return True
 
 
 def compose(

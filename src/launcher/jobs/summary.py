@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[st
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
     outputs = str(config.paths.outputs)
-    place = "" if outputs == "outputs" else f" --outputs {shlex.quote(outputs)}"
+    place = "" if Path(outputs).absolute() == Path("outputs").absolute() else f" --outputs {shlex.quote(outputs)}"
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
     works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
     for verb in (verb for verb, is_possible in works.items() if is_possible):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launcher.config.messages import hint
+from launcher.config.messages import nearest
 from launcher.errors import ConfigError
 from launcher.run.logs import ending_with_reader, prepare_output
 from launcher.run.printable import printable_output
@@ -22,6 +22,9 @@ VERBS = (
 """Each is a module with `add_arguments` and `run`."""
 MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"}
 """Modules that are not named like their verb."""
+
+
+OUTPUTS = Path("outputs")
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,7 +52,8 @@ def build_parser(chosen: str) -> Parser:
         description="Look at runs and act on them. Without a verb: list.",
         epilog=f"A RUN is {RUN_HELP}.",
     )
-    add_outputs(parser, default=Path("outputs"))
+    parser.add_argument("--version", action="store_true", help="print the version")
+    add_outputs(parser, default=OUTPUTS)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name in VERBS:
         line = summary(name)
@@ -76,7 +80,13 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
     if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
         return [*outputs, *rest]
     if rest and not rest[0].startswith("-") and not is_condition(rest[0]):
-        raise ConfigError(f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)}{hint(rest[0], VERBS)}")
+        near = nearest(rest[0], VERBS)
+        meant = f"did you mean {near}" if near else f"for a run write `show {rest[0]}` or `list {rest[0]}`"
+        if Path(rest[0]).is_dir():
+            meant = f"for the runs of a folder write --outputs={rest[0]}"
+        raise ConfigError(
+            f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)}; {meant}{'?' if near else '.'}"
+        )
     return [*outputs, "list", *rest]
 
 
@@ -101,14 +111,17 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """The parsed command line; overrides may come after a verb's flag, where argparse takes none.
 
     Raises:
-        ConfigError: an unknown word.
+        ConfigError: an unknown word, or a folder of runs that does not exist.
     """
     parser = build_parser(_outputs_first(words)[1][0])
     parsed, rest = parser.parse_known_args(words)
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(parsed, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        raise ConfigError(f"unrecognized arguments: {' '.join(rest)}; see {parser.prog} {parsed.verb} --help.")
     if rest:
         parsed.overrides = [*parsed.overrides, *rest]
+    # The default folder may be missing: its first run is still to come.
+    if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
+        raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")
     return parsed
 
 
@@ -120,6 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if "--version" in words[:1]:
+        from importlib.metadata import version
+
+        print(f"torch-launcher {version('torch-launcher')}")
+        return 0
     try:
         parsed = parse(with_verb(words))
         code: int = import_module(module_of(parsed.verb)).run(parsed)

@@ -28,6 +28,9 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
 }
 """What run.json has of a run, by the names in a filter."""
 
+STATES = (
+    "new", "queued", "running", "preempted", "paused", "completed", "failed", "cancelled", "stale", "damaged",
+)  # fmt: skip
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
 FILTER_HELP = "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, or the beginning of an id"
@@ -68,20 +71,32 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     Any other word is part of a name, or begins an id.
 
     Raises:
-        ConfigError: no run has such a key; or `<` or the like compares with what is not a number.
+        ConfigError: no run has such a key, name or id; there is no such state; or `<` or the like compares with what is
+            not a number.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
     for key, sign, value in conditions:
         if sign in ORDERED and number(value) is None:
             raise ConfigError(f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1.")
+        if key == "state" and value not in STATES:
+            near = hint(value, STATES, f"{key}{sign}{{}}")
+            raise ConfigError(f"'{key}{sign}{value}': a run is {', '.join(STATES[:-1])} or {STATES[-1]}{near}")
     names = [word for word in words if not is_condition(word)]
+    for word in names:
+        if runs and not any(is_named(run, word) for run in runs):
+            near = hint(word, {run.name for run in runs} | {run.id for run in runs})
+            raise ConfigError(f"'{word}': no run has this in its name, or at the beginning of its id{near}")
     return [
         run
         for run in runs
-        if all(word in run.name or run.id.startswith(word) for word in names)
+        if all(is_named(run, word) for word in names)
         and all(holds(compared(run, key, value), sign, value) for key, sign, value in conditions)
     ]
+
+
+def is_named(run: StoredRun, word: str) -> bool:
+    return word in run.name or run.id.startswith(word)
 
 
 def compared(run: StoredRun, key: str, value: str) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.rerun import key_of, quoted, run_command, start_in_place
+from launcher.runs.rerun import applicable, key_of, quoted, run_command, start_in_place
 from launcher.runs.stored_run import StoredRun
 
 PARTS = ("optimizer", "data")
@@ -14,7 +14,7 @@ NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="what differs: optimizer.lr=0.001")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="OVERRIDE", help="what differs: optimizer.lr=0.001")
     parser.add_argument("--at", default="latest", metavar="STEP", help="a step, best, or latest (default)")
     parser.add_argument(
         "--without", action="append", choices=PARTS, default=[], metavar="PART",
@@ -46,4 +46,5 @@ def fork_command(
     inherited = [word for word in run_command(run) if key_of(word) not in NOT_INHERITED]
     inherited = [word for word in inherited if not (is_elsewhere and key_of(word) == "paths.outputs")]
     at_flags = next((place for place, word in enumerate(inherited) if word.startswith("--")), len(inherited))
-    return [*inherited[:at_flags], *own, *overrides, *inherited[at_flags:]]
+    kept = applicable(inherited[:at_flags], overrides, run.record.get("config_dir"))
+    return [*kept, *own, *overrides, *inherited[at_flags:]]

@@ -23,7 +23,9 @@ SIGNALLED = 128
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2")
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000"
+    )
 
 
 def rerun(arguments: argparse.Namespace, job: str | None = None) -> int:
@@ -72,12 +74,28 @@ def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None =
     kept = [override for override in run.overrides if key_of(override) not in REPLACED]
     if job is not None:
         kept = [override for override in kept if key_of(override).partition(".")[0] not in ("dispatch", "job")]
+    kept = applicable(kept, overrides, run.record.get("config_dir"))
     typed = {key_of(override) for override in overrides}
     own = {"run.name": f"run.name={quoted(run.name)}", "run.id": f"run.id={quoted(run.id)}"}
     own["paths.outputs"] = f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
     own |= {} if job is None else {"job": f"job={job}"}
     words = [*kept, *(text for key, text in own.items() if key not in typed), *overrides]
     return [*words, *config_dirs(run)]
+
+
+def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:
+    """The inherited overrides without those of an option that `overrides` replaces: `hooks=[default]` has no key
+    `hooks.early_stopping`. They are printed."""
+    groups = {key_of(override): override for override in overrides if "." not in key_of(override)}
+    doubtful = [word for word in inherited if "." in key_of(word) and key_of(word).partition(".")[0] in groups]
+    if not doubtful or (config_dir is not None and not Path(config_dir).is_dir()):
+        return inherited
+    from launcher.config.compose import not_applicable
+
+    lost = not_applicable(doubtful, [*inherited, *overrides], config_dir)
+    for word in lost:
+        print(f"{word} is left out: {groups[key_of(word).partition('.')[0]]} has no such key.", file=sys.stderr)
+    return [word for word in inherited if word not in lost]
 
 
 def key_of(override: str) -> str:

@@ -53,6 +53,16 @@ def test_conditions(four, words, ids):
     [
         ("val/los<2", "'val/los': no run has this key; did you mean val/loss?"),
         ("optimizer.lr<abc", "'optimizer.lr<abc': 'abc' is not a number; e.g. optimizer.lr<0.1."),
+        (
+            "state=faild",
+            "'state=faild': a run is new, queued, running, preempted, paused, completed, failed, cancelled, stale "
+            "or damaged; did you mean state=failed?",
+        ),
+        (
+            "state!=x",
+            "'state!=x': a run is new, queued, running, preempted, paused, completed, failed, cancelled, stale or "
+            "damaged.",
+        ),
     ],
 )
 def test_a_condition_that_cannot_hold_is_refused(four, word, sentence):

@@ -14,8 +14,29 @@ from launcher.runs.__main__ import VERBS, main
             ["shwo", "gpt"],
             f"'shwo': is not a verb; the verbs are {', '.join(VERBS)}; did you mean show?\n",
         ),
+        (
+            ["gpt"],
+            f"'gpt': is not a verb; the verbs are {', '.join(VERBS)}; for a run write `show gpt` or `list gpt`.\n",
+        ),
+        (
+            ["src"],
+            f"'src': is not a verb; the verbs are {', '.join(VERBS)}; for the runs of a folder write --outputs=src.\n",
+        ),
+        (["list", "gtp"], "'gtp': no run has this in its name, or at the beginning of its id; did you mean gpt?\n"),
+        (
+            ["cancel", "1a2c"],
+            "'1a2c': no run has this in its name, or at the beginning of its id; did you mean 1a2b?\n",
+        ),
+        *(
+            ([verb], f"the following arguments are required: RUN; see python -m launcher.runs {verb} --help.\n")
+            for verb in ("resume", "evaluate", "export", "fork")
+        ),
+        *(
+            ([verb, "x", "--nope"], f"unrecognized arguments: --nope; see python -m launcher.runs {verb} --help.\n")
+            for verb in VERBS
+        ),
         (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
-        (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs --help.\n"),
+        (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs list --help.\n"),
         (["show", "gtp"], "'gtp': is not a run in {outputs}; did you mean gpt?\n"),
         (["show", "zzz"], "'zzz': is not a run in {outputs}. Its runs have the names gpt.\n"),
         (["logs", "gpt", "-n", "-1"], "--lines=-1: should be 0 or more.\n"),
@@ -30,7 +51,21 @@ def test_a_bad_command_line_is_a_sentence(runs, make_run, outputs, arguments, se
     assert runs(*arguments) == (2, "", sentence.format(outputs=outputs))
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
+    words = {"compare": ["a", "b"], "retry": ["a"], "cancel": ["a"]}.get(
+        verb, [] if verb in ("list", "report", "sync") else ["a"]
+    )
+    assert main([verb, *words, "--outputs", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"--outputs={tmp_path / 'none'}: there is no such folder.\n"
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("torch-launcher ")
+
+
 def test_no_runs(runs, outputs):
+    outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
     code, _, error = runs("show", "gpt")
     assert code == 2 and "there are no runs" in error and "--outputs=DIR" in error

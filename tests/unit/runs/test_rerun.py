@@ -37,6 +37,32 @@ def test_overrides_take_precedence(run):
     assert [override for override in command if override.startswith("paths")] == ["paths.outputs=/mine"]
 
 
+OF_PARTS = [
+    "hooks=[default,early_stopping]", "hooks.early_stopping.patience=3", "hooks.evaluation.interval=2",
+    "optimizer.betas=[0.9,0.99]", "optimizer.lr=0.1", "+hooks.mine._target_=launcher.LoggingHook",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lost"),
+    [
+        (["hooks=[default]"], ["hooks.early_stopping.patience=3"]),
+        (["~hooks"], ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"]),
+        (["hooks=[logging]", "optimizer=adamw"], ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"]),
+        (["optimizer=sgd"], ["optimizer.betas=[0.9,0.99]"]),
+        (["hooks=[default,early_stopping,ema]"], []),
+        (["hooks.logging.interval=2", "optimizer.lr=0.2"], []),
+        (["optimizer=none_such"], []),
+    ],
+)
+def test_values_of_an_option_that_is_replaced_are_left_out(overrides, lost, make_run, outputs, capsys):
+    make_run("a", "aaaa0001", overrides=OF_PARTS)
+    command = run_command(find_run("aaaa0001", outputs), overrides)
+    assert [word for word in OF_PARTS if word not in command] == lost
+    printed = capsys.readouterr().err.splitlines()
+    assert [line.partition(" is left out: ")[0] for line in printed] == lost
+
+
 def test_the_folder_of_further_configurations_is_kept(run):
     run.record["config_dir"] = "/my/conf"
     assert run_command(run)[-2:] == ["--config-dir", "/my/conf"]
