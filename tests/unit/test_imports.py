@@ -57,8 +57,8 @@ STRANGERS = {
     *((name, "slurm") for name in TRAINING),
 }
 
-# `runs audit` asks the data for their number, and the sampler for its order.
-ACQUAINTED = {("launcher.runs.audit", "data")}
+# `runs replay --samples` asks the data for their number, and the sampler for its order.
+ACQUAINTED = {("launcher.runs.samples", "data")}
 
 # What a configuration error, `--help` or a look at the runs loads.
 TORCH_FREE = [

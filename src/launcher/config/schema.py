@@ -201,6 +201,8 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
                 yield from _keys("trainer.compile", value["compile"], section(CompileKeys), partial=False)
+        elif name == "hpo" and name not in tree:
+            continue  # a stored configuration: one run has no search
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             yield Fault(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
 

@@ -3,17 +3,18 @@
 import sys
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.resolve import resolved
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog
 from launcher.jobs.complete import nothing_to_do
-from launcher.jobs.summary import end_lines, start_lines, time_taken
+from launcher.jobs.summary import device_name, end_lines, start_lines, time_taken
 from launcher.run import signals
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
-from launcher.run.provenance import code_state
+from launcher.run.provenance import MACHINE, code_state, machine_state
 from launcher.run.ranks import Ranks, on_main
 from launcher.trackers.base import build_trackers
 from launcher.trackers.process import FollowerProcess
@@ -38,6 +39,9 @@ def train(config: DictConfig) -> dict[str, Any] | None:
             recorder = RecordHook(plain, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
+            trainer.context.texts[MACHINE] = OmegaConf.to_yaml(
+                machine_state(device_name(trainer.device), torch.get_num_threads())
+            )
             log.take(trainer)
             recorder.record = log.record
             logger.info("Run %s", folder.path)

@@ -11,6 +11,7 @@ import orjson
 
 from launcher.run.folder import RunFolder
 
+TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
 SMALL = 1 << 16
 """Bytes. Of a larger file, only a few places are read where a few values are enough."""
 PLACE = 1 << 12
@@ -201,6 +202,11 @@ def is_wide(values: Iterable[float]) -> bool:
     """Whether finite values span orders of magnitude."""
     known = list(values)
     return bool(known) and min(known) > 0 and max(known) / min(known) >= WIDE_RANGE
+
+
+def is_measured(name: str) -> bool:
+    """Whether a logged value depends on the moment and the machine, by its name: times, throughput and memory."""
+    return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
 def as_number(value: Any) -> float | None:

@@ -1,6 +1,7 @@
 """Where a run's numbers come from: the code's commit, the libraries' versions, the SLURM job."""
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Collection
@@ -16,6 +17,9 @@ VERSIONED = {
     "deepspeed": "deepspeed",
     "transformers": "transformers",
 }
+
+MACHINE = "machine.yaml"
+"""The file of a checkpoint with `machine_state`."""
 
 
 def slurm_job_id() -> str | None:
@@ -84,3 +88,24 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
 def code_state(also: Collection[str] = ()) -> dict[str, Any]:
     """The code's commit and the libraries' versions, for the drift report of a later resume."""
     return {"git": git_state(Path.cwd()), "versions": versions(also)}
+
+
+def machine_state(device: str, threads: int) -> dict[str, Any]:
+    """What of a machine changes a run's last bits: its processor, the number of threads, and the device.
+
+    Args:
+        device: the name of the device that trains.
+        threads: threads of an operation on the CPU.
+    """
+    return {"processor": processor(), "threads": threads, "device": device}
+
+
+def processor() -> str:
+    """The processor's model; the architecture where that is not known."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

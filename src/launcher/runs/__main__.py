@@ -17,7 +17,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = (
     "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
-    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "audit",
+    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "replay",
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""
 MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"}

@@ -13,21 +13,18 @@ from launcher.data.sampler import SampleOrder
 from launcher.errors import ConfigError
 from launcher.run.folder import checkpoint_steps
 from launcher.run.history import read_rows
-from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.page import Page
 from launcher.runs.show import grid
 from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--step", type=int, metavar="N", help="print the indices of the samples of this step")
-    parser.add_argument("--json", action="store_true", help="a line for each step, with the indices of its samples")
+    parser.add_argument("--samples", action="store_true", help="train nothing; show which samples the steps have used")
+    parser.add_argument("--step", type=int, metavar="N", help="train nothing; print the indices of a step's samples")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     """0 if each sample was used at most once per epoch, and exactly once in a complete one; else 1."""
-    audited = find_run(arguments.run, arguments.outputs)
     account = Account.of(audited)
     if arguments.json:
         for stretch in account.stretches:

@@ -1,10 +1,10 @@
-"""`runs audit` compared with what the loaders really gave, over attempts, world sizes and a rollback."""
+"""`runs replay`: steps that are trained again, and the samples of each step, over attempts, ranks and a rollback."""
 
 import json
 from pathlib import Path
 
 from support.indexed import noted
-from support.runner import launch, start
+from support.runner import launch, run_folder, start
 
 SIZE, BATCH = 50, 12
 RUN = (
@@ -15,13 +15,17 @@ RUN = (
 )  # fmt: skip
 
 
-def audit(outputs: Path, *words: str) -> tuple[int, str]:
-    process = start("-m", "launcher.runs", "--outputs", str(outputs), "audit", "mlp-custom", *words)
+def replay(outputs: Path, *words: str) -> tuple[int, str]:
+    process = start("-m", "launcher.runs", "--outputs", str(outputs), "replay", "mlp-custom", *words)
     output, _ = process.communicate()
     return process.returncode, output
 
 
-def test_each_sample_once_an_epoch_over_all_attempts(tmp_path: Path) -> None:
+def files(outputs: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in sorted(outputs.rglob("*")) if path.is_file()}
+
+
+def test_replay_repeats_and_accounts_for_a_run_of_two_attempts(tmp_path: Path) -> None:
     seen: dict[int, list[int]] = {}
     attempts = [
         ("dispatch.nproc=2", "trainer.pause_at=8"),
@@ -33,12 +37,12 @@ def test_each_sample_once_an_epoch_over_all_attempts(tmp_path: Path) -> None:
         done = launch(tmp_path / "outputs", *RUN, *words, witness)
         assert done.returncode == 0, done.output
         seen |= noted(folder)  # a step that is computed again counts as it was computed last
-    code, lines = audit(tmp_path / "outputs", "--json")
+    code, lines = replay(tmp_path / "outputs", "--samples", "--json")
     told = [json.loads(line) for line in lines.splitlines()]
     assert {line["first"]: sorted(line["indices"]) for line in told} == seen and code == 0
     used = [index for line in told for index in line["indices"]]
     assert all(sorted(used[epoch * SIZE : (epoch + 1) * SIZE]) == list(range(SIZE)) for epoch in range(3))
-    code, output = audit(tmp_path / "outputs")
+    code, output = replay(tmp_path / "outputs", "--samples")
     rows = [line.split() for line in output.splitlines()[1:3]]
     assert rows == [
         ["1", "1", "to", "8", "7", "to", "8", "0", "to", "72"],
@@ -46,3 +50,20 @@ def test_each_sample_once_an_epoch_over_all_attempts(tmp_path: Path) -> None:
     ]
     assert "Epochs 1 to 3: 50 of 50 samples, each once." in output
     assert "Epoch 4: 6 of 50 samples, each once; it is not complete." in output and code == 0
+    before = files(tmp_path / "outputs")
+    code, output = replay(tmp_path / "outputs", "--from=3", "--to=6", "--scratch", str(tmp_path))
+    assert code == 0, output
+    assert output == "mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines of metrics.jsonl).\n"
+    code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
+    assert code == 0 and json.loads(output)["equal"]
+    assert files(tmp_path / "outputs") == before
+
+    metrics = run_folder(tmp_path / "outputs") / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    edited = next(line for line in lines if line["step"] == 12)
+    edited["train/loss"] += 1e-9
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, output = replay(tmp_path / "outputs", "--from=6", "--to=12")
+    assert code == 1
+    assert output.splitlines()[0] == "mlp-custom/a1, steps 6 to 12: different."
+    assert "metrics.jsonl, step 12: train/loss" in output and "checkpoint," not in output

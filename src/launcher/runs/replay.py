@@ -1,0 +1,325 @@
+"""Train from one checkpoint of a run to its next again, and compare every bit."""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.checkpoint.changes import stored_sources
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
+from launcher.config.tree import leaves
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder, checkpoint_steps
+from launcher.run.history import is_measured, read_rows
+from launcher.run.provenance import MACHINE
+from launcher.run.sources import source_changes
+from launcher.runs import samples
+from launcher.runs.find import RUN_HELP
+from launcher.runs.page import Page
+from launcher.runs.rerun import outputs_of, selected
+from launcher.runs.stored_run import StoredRun
+
+COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
+COPIED = ("metrics.jsonl", "media.jsonl")
+"""Files that a resume cuts back to its checkpoint, and continues."""
+SHOWN = 3
+LAST_LINES = 15
+TAIL_BYTES = 16_384
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, state=completed")
+    parser.add_argument("--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)")
+    parser.add_argument("--from", dest="start", type=int, metavar="STEP", help="a checkpoint's step, or 0")
+    parser.add_argument("--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where to train (default: the temporary folder)")
+    parser.add_argument("--json", action="store_true", help="a line for each segment")
+    samples.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if all segments are equal to the bit (with --samples: if each sample was used once per epoch); else 1."""
+    if arguments.segments < 1:
+        raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
+    runs = selected(arguments.run, arguments.outputs)
+    if arguments.samples or arguments.step is not None:
+        return max(samples.run(stored, arguments) for stored in runs)
+    chosen = [(stored, segments_of(stored, arguments)) for stored in runs]
+    is_equal = True
+    for stored, segments in chosen:
+        for start, end in segments:
+            with watched(stored, start, end) as watch:
+                result = replay(stored, start, end, arguments.scratch, watch)
+            report(result, arguments.json)
+            is_equal &= result.is_equal
+    return int(not is_equal)
+
+
+def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    """The pairs of checkpoints to train between: those of the command line, or random neighbours.
+
+    Raises:
+        ConfigError: the run has no such checkpoint.
+    """
+    steps = checkpoint_steps(run.folder.checkpoints)
+    if not steps:
+        raise ConfigError(f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to replay.")
+    known = [0, *steps]
+    for option, step, options in (("--from", arguments.start, known[:-1]), ("--to", arguments.end, steps)):
+        if step is not None and step not in options:
+            raise ConfigError(
+                f"{option}={step}: {run.label} has no such checkpoint; it has those of {_listed(options)}. Train it "
+                "with hooks.checkpointing.keep_previous=N to keep more."
+            )
+    if arguments.start is None and arguments.end is None:
+        pairs = list(pairwise(known))
+        return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
+    end = next(step for step in steps if step > arguments.start) if arguments.end is None else arguments.end
+    start = max(step for step in known if step < end) if arguments.start is None else arguments.start
+    if start >= end:
+        raise ConfigError(f"--from={start}: must be before --to={end}.")
+    return [(start, end)]
+
+
+def _listed(steps: list[int]) -> str:
+    return ", ".join(map(str, steps[:12])) + (f" and {len(steps) - 12} more" if len(steps) > 12 else "")
+
+
+@dataclass
+class Replay:
+    """What a segment has shown: nothing differs, or where numbers, tensors and states do."""
+
+    run: str
+    start: int
+    end: int
+    tensors: int = 0
+    lines: int = 0
+    metrics: list[str] = field(default_factory=list)
+    """Where metrics.jsonl differs, by step."""
+    states: list[str] = field(default_factory=list)
+    """Which tensors and states of the last checkpoint differ."""
+    circumstances: list[str] = field(default_factory=list)
+    """What else is different now: code, versions, processor."""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.metrics and not self.states
+
+
+def replay(
+    run: StoredRun, start: int, end: int, scratch: Path | None = None, watch: Callable[[Path], Any] | None = None
+) -> Replay:
+    """Train a copy of the run from one step to another, and compare it with what the run has stored.
+
+    Args:
+        scratch: where the copy is trained; None: the temporary folder.
+        watch: gets the copy's folder, and returns a function that is called until the training has ended.
+    Raises:
+        ConfigError: a checkpoint is gone or damaged, the scratch folder is full, or the training failed.
+    """
+    source = run.folder.checkpoints / f"step-{end:08d}"
+    try:
+        ranks = Manifest.read(source).world_size
+        with tempfile.TemporaryDirectory(prefix="launcher-replay-", dir=scratch) as place:
+            folder = RunFolder(Path(place) / "outputs" / run.name / run.id)
+            if start:
+                name = f"step-{start:08d}"
+                shutil.copytree(run.folder.checkpoints / name, folder.checkpoints / name)
+                for file in COPIED:
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(run.folder.path / file, folder.path / file)
+            else:
+                folder.path.mkdir(parents=True)
+            file = Path(place) / "job.yaml"
+            write_job(run, source, file, folder, end, ranks)
+            train(file, Path(place) / "log", folder.path, watch, f"{run.label}, steps {start} to {end}")
+            return compared(run, folder, start, end)
+    except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
+        raise ConfigError(f"{run.label}: {error}") from error
+    except (OSError, shutil.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{run.label}: steps {start} to {end} cannot be replayed ({reason}); use --scratch=DIR for another folder."
+        ) from error
+
+
+def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int) -> None:
+    """Write the job of a child process: the checkpoint's configuration, which trains in another folder up to `end`,
+    on this machine and without trackers."""
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.load(source / "config.yaml")
+    outputs = outputs_of(folder.path, run.name)
+    config.paths.outputs, config.run.dir = str(outputs), str(folder.path)
+    config.run.resume = "auto"
+    config.tracker = {}
+    config.dispatch = {"_target_": "launcher.dispatch.local.LocalDispatch", "nproc": ranks, "grace": None}
+    config.job = {"_target_": "launcher.jobs.train.TrainJob"}
+    config.trainer.pause_at = end
+    for name, hook in config.hooks.items():
+        if hook and "path" in hook and is_outside(folder.path, hook.path):
+            hook.path = str(name)
+        if hook and "load" in hook:
+            hook.load = "auto"
+    try:
+        hydra = OmegaConf.load(run.folder.hydra / "hydra.yaml").hydra
+    except (OSError, ValueError, AttributeError):
+        hydra = {}
+    OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
+
+
+def is_outside(folder: Path, path: Any) -> bool:
+    """Whether a hook's path is outside its run's folder, where the run itself writes."""
+    text = str(path)
+    return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)
+
+
+def train(file: Path, log: Path, folder: Path, watch: Callable[[Path], Any] | None, what: str) -> None:
+    """
+    Raises:
+        ConfigError: the training failed.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, str(file)],
+            env={**env, "LAUNCHER_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            seen = watch(folder) if watch is not None else None
+            while process.poll() is None:
+                time.sleep(0.1)
+                if seen is not None:
+                    seen()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode:
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        raise ConfigError(f"{what}: the training ended with exit code {process.returncode}:", *lines)
+
+
+def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
+    """Compare the checkpoint at `end` and the lines of metrics.jsonl since `start`."""
+    from launcher.checkpoint.difference import differences  # late: torch
+    from launcher.checkpoint.stored import StoredCheckpoint
+
+    name = f"step-{end:08d}"
+    found = differences(run.folder.checkpoints / name, copy.checkpoints / name)
+    result = Replay(run.label, start, end, tensors=len(StoredCheckpoint(copy.checkpoints / name).names()))
+    result.states = [str(difference) for difference in found]
+    before, after = lines_of(run.folder, start, end), lines_of(copy, start, end)
+    result.lines = len(before)
+    for step in sorted({*before, *after}):
+        result.metrics += line_difference(step, before.get(step), after.get(step))
+    if not result.is_equal:
+        result.circumstances = circumstances(run.folder.checkpoints / name, copy.checkpoints / name)
+    return result
+
+
+def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any]]:
+    """The newest line of each step after `start`, without times."""
+    lines = {}
+    for row in read_rows(folder.metrics_path):
+        step = row.get("step")
+        if isinstance(step, int) and (start < step <= end or start == step == 0):
+            lines[step] = {key: value for key, value in row.items() if key != "attempt" and not is_measured(key)}
+    return lines
+
+
+def line_difference(step: int, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
+    if before is None or after is None:
+        yield f"step {step}: only {'the replay' if before is None else 'the run'} has a line of metrics.jsonl"
+        return
+    for key in [*before, *(key for key in after if key not in before)]:
+        if before.get(key) != after.get(key):
+            yield f"step {step}: {key} {after.get(key)!r} instead of {before.get(key)!r}"
+
+
+def circumstances(before: Path, after: Path) -> list[str]:
+    """What a checkpoint and its copy record of code, versions and machine, where it differs."""
+    found = source_changes(stored_sources(before), stored_sources(after))
+    for file in ("code.yaml", MACHINE):
+        then, now = (leaves(_loaded(path / file)) for path in (before, after))
+        for key in [*then, *(key for key in now if key not in then)]:
+            if then.get(key) != now.get(key):
+                found.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
+    return found
+
+
+def _loaded(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text())
+    except (OSError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def report(result: Replay, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(result) | {"equal": result.is_equal}), flush=True)
+        return
+    page = Page()
+
+    def put(text: str) -> None:
+        page.print(text, markup=False, soft_wrap=True)
+
+    where = f"{result.run}, steps {result.start} to {result.end}:"
+    if result.is_equal:
+        put(f"{where} equal to the bit ({result.tensors} tensors, {result.lines} lines of metrics.jsonl).")
+        return
+    put(f"{where} different.")
+    for heading, found in (("metrics.jsonl", result.metrics), ("checkpoint", result.states)):
+        for text in found[:SHOWN]:
+            put(f"  {heading}, {text}")
+        if len(found) > SHOWN:
+            put(f"  {heading}, and {len(found) - SHOWN} more")
+    for text in result.circumstances or ["code, versions and machine are recorded as the same"]:
+        put(f"  now: {text}")
+
+
+@contextmanager
+def watched(run: StoredRun, start: int, end: int) -> Iterator[Callable[[Path], Any] | None]:
+    """Show on a terminal which step is computed; None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{run.label}, steps {start} to {end}", total=end - start)
+
+        def watch(folder: Path) -> Any:
+            return lambda: bar.update(task, completed=max(0, last_step(RunFolder(folder)) - start))
+
+        yield watch
+
+
+def last_step(folder: RunFolder) -> int:
+    """The newest step in metrics.jsonl; 0 without one."""
+    try:
+        with open(folder.metrics_path, "rb") as file:
+            file.seek(max(0, os.path.getsize(file.name) - TAIL_BYTES))
+            steps = re.findall(rb'"step":(\d+)', file.read())
+    except OSError:
+        return 0
+    return int(steps[-1]) if steps else 0

@@ -1,0 +1,45 @@
+"""`runs replay` on what it cannot replay; tests/end_to_end/test_replay.py trains."""
+
+import pytest
+
+from launcher.runs.replay import is_outside, line_difference
+
+
+def checkpoints(make_run, *steps):
+    folder = make_run("mlp", "abcd1234")
+    for step in steps:
+        (folder.checkpoints / f"step-{step:08d}").mkdir(parents=True)
+        (folder.checkpoints / f"step-{step:08d}" / "manifest.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("steps", "words", "message"),
+    [
+        ((), (), "mlp/abcd1234: has no checkpoint in "),
+        ((5, 9), ("--from", "4"), "--from=4: mlp/abcd1234 has no such checkpoint; it has those of 0, 5."),
+        ((5, 9), ("--to", "4"), "--to=4: mlp/abcd1234 has no such checkpoint; it has those of 5, 9."),
+        ((5, 9), ("--from", "9"), "--from=9: mlp/abcd1234 has no such checkpoint; it has those of 0, 5."),
+        ((5, 9), ("--from", "5", "--to", "5"), "--from=5: must be before --to=5."),
+        ((5,), ("--segments", "0"), "--segments=0: must be at least 1."),
+        ((5,), (), "mlp/abcd1234: step-00000005: manifest.json"),
+        ((5,), ("--segments", "x"), "argument --segments: invalid int value"),
+    ],
+)
+def test_replay_rejects_what_it_cannot_train(make_run, runs, steps, words, message):
+    checkpoints(make_run, *steps)
+    code, output, errors = runs("replay", "abcd1234", *words)
+    assert (code, output) == (2, "") and message in errors
+
+
+def test_places_outside_the_run_are_not_written(tmp_path):
+    outside = {"s3://bucket/x": True, "/abs": True, "../x": True, "~/x": True, "checkpoints": False, "a/../b": False}
+    assert {path: is_outside(tmp_path / "run", path) for path in outside} == outside
+
+
+def test_line_difference_names_step_key_and_values():
+    assert list(line_difference(3, {"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})) == [
+        "step 3: b 3 instead of 2",
+        "step 3: c 4 instead of None",
+    ]
+    assert list(line_difference(3, {"a": 1}, None)) == ["step 3: only the run has a line of metrics.jsonl"]
