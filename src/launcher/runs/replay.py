@@ -139,9 +139,9 @@ def replay(
             if start:
                 name = f"step-{start:08d}"
                 shutil.copytree(run.folder.checkpoints / name, folder.checkpoints / name)
-                for file in COPIED:
+                for name in COPIED:
                     with suppress(FileNotFoundError):
-                        shutil.copyfile(run.folder.path / file, folder.path / file)
+                        shutil.copyfile(run.folder.path / name, folder.path / name)
             else:
                 folder.path.mkdir(parents=True)
             file = Path(place) / "job.yaml"
