@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from launcher.cli.sweep import check_jobs
 from launcher.config.command import command_record
 from launcher.config.compose import compose
-from launcher.config.resolve import plain_hydra
+from launcher.config.plain import to_plain
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
 from launcher.config.tree import of_the_run
@@ -67,7 +67,7 @@ def dump(value: Any) -> str:
 def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     data = "digits" if model == "mlp" else "synthetic"
     config = compose([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
-    return validate(config), plain_hydra(config.hydra)
+    return validate(config), to_plain(config.hydra)
 
 
 def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:

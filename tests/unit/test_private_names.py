@@ -16,10 +16,6 @@ DOCUMENTED = {"_current_frames", "_exit", "_fields", "_replace"}
 BY_TEXT = "getattr", "hasattr", "setattr", "__dict__.get", "__dict__.pop"
 """Functions that take an attribute's name."""
 ALLOWED = {
-    # Hydra documents its flags, but has no public parser for them, and applies values only together with groups.
-    ("config/session.py", "_apply_overrides_to_config"),
-    ("config/session.py", "_internal"),
-    ("config/session.py", "_return_value"),
     # A DataLoader has no public way to see its worker processes, nor to end them.
     ("data/workers.py", "_shutdown_workers"),
     ("data/workers.py", "_workers"),

@@ -7,7 +7,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,22 +16,20 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.cli.flags import read, with_own_folder
 from launcher.config import schema
-from launcher.config.compose import compose
-from launcher.config.compositions import normalize, parse
+from launcher.config.compose import compose, explicit
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
-from launcher.config.options import TRAIN_JOB, config_path, own_folder
+from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.session import (
     BASIC_SWEEPER,
     COMPOSITION_ERRORS,
     VERSION,
-    ModeIsSet,
-    flag_parser,
+    first_line,
     returned,
     run_application,
     session,
-    show_config,
 )
 from launcher.errors import ConfigError, TrainingError
 from launcher.run import collector
@@ -40,8 +38,6 @@ from launcher.run.folder import RunFolder
 from launcher.run.logs import ending_with_reader
 
 BAD_COMMAND = 2
-VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
-
 
 _task_started = False
 _existing_folders: frozenset[Path] = frozenset()
@@ -59,19 +55,25 @@ def _main(argv: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and exits with 1
     # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
-    words = [VERBOSE.get(word, word) for word in argv]
-    arguments = Namespace(overrides=[], config_dir=None, config_name=None, multirun=False)
+    arguments = None
     try:
-        words = with_own_folder(words)
-        arguments = read(words)
-        sys.argv[1:] = _in_order(words, arguments)
-        if _is_composed_once(arguments):
-            _run(arguments)
-        else:
-            hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
+        arguments = read(with_own_folder(argv))
+        try:
+            _execute(arguments)
+        except COMPOSITION_ERRORS as error:
+            if _task_started:
+                raise
+            if sentences := explain(error, arguments):
+                raise ConfigError(*sentences) from error
+            # nothing is wrong but that Hydra needs a `+` for keys that the YAML files leave out
+            overrides = explicit(arguments.overrides, arguments.config_dir, arguments.config_name)
+            if overrides == arguments.overrides:
+                raise ConfigError(first_line(error)) from error
+            arguments.overrides = overrides
+            _execute(arguments)
         if arguments.cfg:
             sys.stdout.flush()
-            schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name or "config"))
+            schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name))
     except JobFailed as failed:
         raise SystemExit(_reported(failed.error, None)) from None
     except BrokenPipeError:
@@ -80,34 +82,16 @@ def _main(argv: Sequence[str]) -> None:
         raise SystemExit(_reported(error, None if _task_started else arguments)) from None
 
 
-def _is_composed_once(arguments: Namespace) -> bool:
-    """Whether the command line alone determines that this is a run or a sweep. Otherwise Hydra's own `main` runs it,
-    which composes the configuration once more to find `hydra.mode`, in 0.2 s."""
-    others = ("help", "hydra_help", "info", "shell_completion", "config_path", "experimental_rerun")
-    if any(getattr(arguments, name, None) for name in others):
-        return False
+def _execute(arguments: Namespace) -> None:
+    if arguments.for_hydra is not None:
+        # overrides come first: Hydra's parser does not take `a=1 -m b=2`
+        sys.argv[1:] = [*arguments.overrides, *arguments.for_hydra]
+        hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
+        return
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
-        return False
-    if any(override.lstrip("+").startswith("hydra.mode=") for override in arguments.overrides):
-        return False
-    return arguments.multirun or not any(parse(override).is_sweep_override() for override in arguments.overrides)
-
-
-def _run(arguments: Namespace) -> None:
-    name = arguments.config_name or "config"
+        raise ConfigError(f"--config-dir={arguments.config_dir}: there is no such folder.")
     with session(arguments.config_dir):
-        try:
-            try:
-                if arguments.cfg:
-                    show_config(name, arguments.overrides, arguments.cfg, arguments.package, arguments.resolve)
-                    return
-                run_application(task, name, arguments.overrides, arguments.multirun)
-            except ModeIsSet:
-                run_application(task, name, arguments.overrides, True)
-        except COMPOSITION_ERRORS as error:
-            if _task_started or not (sentences := explain(error, arguments, in_session=True)):
-                raise
-            raise ConfigError(*sentences) from error
+        run_application(task, arguments)
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
@@ -120,50 +104,6 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
     sentences = explain(error, arguments)
     report(sentences or [user_traceback(error).rstrip()])
     return BAD_COMMAND if sentences else 1
-
-
-def read(argv: Sequence[str]) -> Namespace:
-    """Parse Hydra's flags, which may be anywhere among the overrides.
-
-    Raises:
-        ConfigError: an unknown flag, or flags that exclude each other.
-    """
-    if "--version" in argv:
-        from importlib.metadata import version
-
-        print(f"torch-launcher {version('torch-launcher')}")
-        raise SystemExit(0)
-    parser = flag_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    arguments = parser.parse_intermixed_args(argv)
-    commands = [name for name in ("run", "multirun", "cfg", "info", "shell_completion") if getattr(arguments, name)]
-    if commands == ["multirun", "cfg"]:
-        _refuse("--cfg prints one configuration; remove --multirun, and use one value per key")
-    if len(commands) > 1:
-        _refuse(f"--{' and --'.join(commands)} exclude each other")
-    if arguments.resolve and not (arguments.cfg or arguments.help):
-        _refuse("--resolve needs --cfg job")
-    return arguments
-
-
-def with_own_folder(argv: Sequence[str]) -> list[str]:
-    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no other is named."""
-    is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
-    folder = None if is_named else own_folder()
-    return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ConfigError(f"{message}; see --help.")
-
-
-def _in_order(argv: Sequence[str], arguments: Namespace) -> list[str]:
-    """Overrides first, then flags: Hydra's parser does not take `a=1 -m b=2`."""
-    flags = list(argv)
-    for override in arguments.overrides:
-        flags.remove(override)
-    arguments.overrides = [normalize(override) for override in arguments.overrides]
-    return [*arguments.overrides, *flags]
 
 
 def task(config: DictConfig) -> Any:

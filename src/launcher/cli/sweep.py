@@ -22,7 +22,8 @@ from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
 from launcher.config.options import TRAIN_JOB
-from launcher.config.schema import validate
+from launcher.config.plain import to_plain
+from launcher.config.schema import validate_tree
 from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError, TrainingError
@@ -60,9 +61,9 @@ class SweepJob:
         Raises:
             ConfigError: with a sentence for every fault.
         """
-        written = self.composer.written(self.overrides, self.index)
-        self.hydra = written.tree["hydra"]
-        self.plain = validate(written)
+        config = self.config
+        tree = to_plain(config)
+        self.hydra, self.plain = tree["hydra"], validate_tree(config, tree)
 
     @property
     def run(self) -> str:

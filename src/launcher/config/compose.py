@@ -8,9 +8,9 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from launcher.config import identity  # noqa: F401 - registers the resolvers that the configuration uses
-from launcher.config.compositions import is_group, normalize, parse
+from launcher.config.compositions import Compositions, apply_values, is_group, normalize, parse
 from launcher.config.diagnose import diagnose
-from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, session
+from launcher.config.session import COMPOSITION_ERRORS, loader, session
 from launcher.errors import ConfigError
 
 
@@ -50,9 +50,25 @@ def compose(
         ConfigError: with a sentence for each fault of the overrides.
     """
     overrides = [normalize(override) for override in overrides]
-    with session(config_dir):
-        try:
+    try:
+        with session(config_dir):
             return hydra_compose(config_name, overrides, return_hydra_config=True)
-        except COMPOSITION_ERRORS as error:
-            faults = diagnose(overrides, config_dir, config_name, in_session=True)
-            raise ConfigError(*(faults or [first_line(error)])) from error
+    except COMPOSITION_ERRORS as error:
+        if faults := diagnose(overrides, config_dir, config_name):
+            raise ConfigError(*faults) from error
+        with session(config_dir):
+            return _compositions(config_name).config(overrides)
+
+
+def explicit(overrides: Sequence[str], config_dir: str | Path | None, config_name: str) -> list[str]:
+    """The overrides with `++` where Hydra needs it: for arguments of a constructor that the YAML files leave out.
+
+    Raises:
+        hydra.errors.HydraException: they do not compose.
+    """
+    with session(config_dir):
+        return _compositions(config_name).explicit(overrides)
+
+
+def _compositions(config_name: str) -> Compositions:
+    return Compositions(lambda words: hydra_compose(config_name, words, return_hydra_config=True), loader())

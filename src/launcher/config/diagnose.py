@@ -6,7 +6,6 @@ rest.
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compositions import Compositions, is_group, parse
+from launcher.config.compositions import Compositions, apply_values, parameters, parse
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
+from launcher.config.plain import to_plain
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
-from launcher.config.session import COMPOSITION_ERRORS, apply_values, first_line, loader, parameters, session
-from launcher.config.written import plain
+from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
 from launcher.errors import ConfigError
 
 
@@ -31,13 +30,8 @@ def diagnose(
     config_dir: str | Path | None = None,
     config_name: str = "config",
     multirun: bool = False,
-    in_session: bool = False,
 ) -> list[str]:
-    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`.
-
-    Args:
-        in_session: the current session is that of the command line; what it has composed is reused.
-    """
+    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`."""
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
@@ -47,8 +41,7 @@ def diagnose(
         jobs = expand(parsed, with_intervals=_searches(readable))
     except ConfigError as error:
         return faults + error.sentences
-    is_current = in_session and not any(text.startswith("hydra.searchpath=") for text in readable)
-    with nullcontext() if is_current else session(config_dir, readable):
+    with session(config_dir, readable):
         diagnosis = _Diagnosis(config_name, faults)
         seen: set[str] = set()
         for job in jobs:
@@ -105,16 +98,18 @@ class _Diagnosis:
         """Keys that are already reported; later jobs leave them out."""
         self.bad_groups: set[str] = set()
         """Groups whose chosen option is already reported."""
-        self.groups = Compositions(lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True))
+        self.compositions = Compositions(
+            lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True), loader()
+        )
 
     def examine(self, overrides: Sequence[str]) -> None:
         """Apply the overrides of a job, groups first since keys depend on them; then validate what applies."""
         parsed = [parse(text) for text in overrides]
-        groups = [override for override in parsed if is_group(override, loader())]
+        groups = [override for override in parsed if self.compositions.is_group(override)]
         options = self._choose(groups)
         if options is None:
             return
-        config, applied = self.groups.copy(options), list[Override]()
+        config, applied = self.compositions.groups(options), list[Override]()
         for override in parsed:
             if override in groups or override.key_or_group in self.bad_keys:
                 continue
@@ -122,7 +117,7 @@ class _Diagnosis:
                 apply_values([override], config)
                 applied.append(override)
             except COMPOSITION_ERRORS as error:
-                config = self.groups.copy(options)  # an override that fails may have changed something
+                config = self.compositions.groups(options)  # an override that fails may have changed something
                 apply_values(applied, config)
                 self.bad_keys.add(override.key_or_group)
                 if (
@@ -149,19 +144,19 @@ class _Diagnosis:
             else:
                 options.append(str(override.input_line))
         try:
-            self.groups.get(options)
+            self.compositions.groups(options)
             return options
         except COMPOSITION_ERRORS:
             pass
         try:
-            self.groups.get([])
+            self.compositions.groups([])
         except COMPOSITION_ERRORS as error:
             self.faults.append(_broken_base(self.config_name, error))
             return None
         good: list[str] = []
         for text in options:
             try:
-                self.groups.get([*good, text])
+                self.compositions.groups([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
                 self.faults.append(f"{text}: {_bad_option(error)}")
@@ -237,7 +232,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
     if below := nearest(name, [str(key) for node in parts.values() for key in node]):
-        echoes = references(plain(config))
+        echoes = references(to_plain(config))
         owners = [key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes]
         meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
         return f"no key {name}; did you mean {meant}?"

@@ -34,12 +34,11 @@ def report(sentences: Sequence[str]) -> None:
     print(printable("\n".join(sentences)), file=sys.stderr, flush=True)
 
 
-def explain(error: BaseException, arguments: Namespace | None = None, in_session: bool = False) -> list[str]:
+def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
     """The sentences for an exception that the user can fix; none for other exceptions.
 
     Args:
         arguments: the command line, if it failed before its task started: Hydra's own errors are then explained too.
-        in_session: the current session is that of the command line.
     """
     if (own := config_error(error)) is not None:
         return own.sentences
@@ -54,9 +53,7 @@ def explain(error: BaseException, arguments: Namespace | None = None, in_session
             f"--config-path={arguments.config_path}: there is no such folder of configurations; to add options of your "
             "own, use --config-dir=FOLDER."
         ]
-    config_name = arguments.config_name or "config"
-    sentences = diagnose(arguments.overrides, arguments.config_dir, config_name, arguments.multirun, in_session)
-    return sentences or [first_line(error)]
+    return diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun)
 
 
 def _not_located(error: InstantiationException) -> str | None:

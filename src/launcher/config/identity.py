@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.length import default_steps
 from launcher.config.messages import show
-from launcher.config.tree import get, leaves, mapped, walk
-from launcher.config.written import RESOLVERS, Written, is_interpolation, plain
+from launcher.config.plain import resolved_at, to_plain
+from launcher.config.tree import is_interpolation, leaves, mapped, walk
 from launcher.run.files import expanded
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launcher.name", "${launcher.path")
@@ -37,7 +37,7 @@ MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
 _computing = False
 
 
-def run_id(config: DictConfig | Written) -> str:
+def run_id(config: DictConfig) -> str:
     """The first 8 hex digits of a hash over `identity`.
 
     Raises:
@@ -49,20 +49,19 @@ def run_id(config: DictConfig | Written) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def identity(config: DictConfig | Written) -> dict[str, Any]:
+def identity(config: DictConfig) -> dict[str, Any]:
     """What is hashed: the resolved configuration without the keys of `run.not_identity`, and with those of
     `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
-    config = Written.of(config)
-    listed = config.select("run.not_identity")  # the schema refuses what is no list
-    excluded = {str(path) for path in (listed if isinstance(listed, list) else ())} | {"run", "hydra"}
-    tree = config.tree
+    listed = OmegaConf.select(config, "run.not_identity")  # the schema refuses what is no list
+    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | {"run", "hydra"}
+    tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)
 
     def value(written: Any, keys: tuple[Any, ...]) -> Any:
         if is_interpolation(written):
             if any(prefix in written for prefix in LOCATION_PREFIXES):
                 return written
-            written = config.at(keys)
+            written = resolved_at(config, keys)
             if isinstance(written, dict | list):
                 return mapped(_without(written, excluded, keys), value, keys)
         if isinstance(written, str) and ".".join(map(str, keys)) in HASHED_FILES:
@@ -71,7 +70,7 @@ def identity(config: DictConfig | Written) -> dict[str, Any]:
 
     hashed: dict[str, Any] = mapped(_without(tree, excluded), value)
     for key in HASHED_RUN_KEYS:
-        if (setting := config.select(key)) is not None:
+        if (setting := OmegaConf.select(config, key)) is not None:
             hashed[key] = str(setting)
     return hashed
 
@@ -83,10 +82,10 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
     return {key: _without(tree[key], excluded, path) for key, path in kept.items()}
 
 
-def _steering(tree: dict[str, Any], config: Written) -> set[str]:
+def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
     """The hooks that measure a metric by which a counted part steers training, as early stopping by `val/loss`."""
     paths = [path for path, _ in walk(tree) if path.endswith(".metric")]
-    metrics = [str(config.select(path)) for path in paths]
+    metrics = [str(OmegaConf.select(config, path)) for path in paths]
     return {hook for metric in metrics for prefix, hook in MEASURED_BY.items() if metric.startswith(prefix)}
 
 
@@ -113,18 +112,17 @@ def _no_recursion() -> Iterator[None]:
         _computing = False
 
 
-def choices(config: DictConfig | Written) -> dict[str, Any]:
+def choices(config: DictConfig) -> dict[str, Any]:
     """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra composes it, from
     Hydra afterwards. Empty for a configuration that Hydra did not compose."""
-    chosen = get(Written.of(config).tree, "hydra.runtime.choices")
+    chosen = OmegaConf.select(config, "hydra.runtime.choices")
     if chosen is None and HydraConfig.initialized():
-        chosen = plain(HydraConfig.get().runtime.choices)
-    return dict(chosen) if chosen is not None else {}
+        chosen = HydraConfig.get().runtime.choices
+    return to_plain(chosen) if chosen is not None else {}
 
 
-def run_name(config: DictConfig | Written) -> str:
+def run_name(config: DictConfig) -> str:
     """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the class names."""
-    config = Written.of(config)
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
@@ -138,22 +136,11 @@ def fix_name(config: DictConfig) -> None:
         name, identity = config.run.name, config.run.id
     except Exception:
         return
-    with open_dict(config):
-        config.run.name, config.run.id = name, identity
+    config.run.name, config.run.id = name, identity
 
 
-def with_name(config: Written) -> Written:
-    """The same as `fix_name`."""
-    run = config.tree["run"]
-    try:
-        named = run | {"name": config.at(("run", "name")), "id": config.at(("run", "id"))}
-    except Exception:
-        return config
-    return config.replaced(run=named)
-
-
-def _class_name(config: Written, group: str) -> str:
-    target = config.select(f"{group}._target_")
+def _class_name(config: DictConfig, group: str) -> str:
+    target = OmegaConf.select(config, f"{group}._target_")
     return str(target).rpartition(".")[2].lower() if target else "none"
 
 
@@ -189,7 +176,7 @@ def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _resolve_id(config: DictConfig | Written) -> str:
+def _resolve_id(config: DictConfig) -> str:
     return "<id>" if _computing else run_id(config)
 
 
@@ -204,9 +191,3 @@ register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
 register("launcher.steps", default_steps, replace=True)
-RESOLVERS |= {
-    "launcher.id": lambda config, _: _resolve_id(config),
-    "launcher.name": lambda config, _: run_name(config),
-    "launcher.path": lambda config, path: _resolve_path(path),
-    "launcher.steps": lambda config, epochs: default_steps(epochs),
-}

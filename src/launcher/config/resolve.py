@@ -10,9 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.config.identity import choices
 from launcher.config.messages import Fault, hint
 from launcher.config.options import composed_from, options_with
+from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored, is_expression
-from launcher.config.tree import join, mapped, of_the_run, walk
-from launcher.config.written import Written, is_interpolation, plain
+from launcher.config.tree import is_interpolation, join, mapped, of_the_run, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
@@ -23,10 +23,15 @@ OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
 
 
-def resolve(config: DictConfig | Written) -> tuple[dict[str, Any], list[Fault]]:
+def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
     """The configuration as plain containers, without Hydra's node, and the faults of values that do not resolve."""
-    config = Written.of(config)
-    resolver, written = _Resolver(config), config.without_hydra
+    return resolve_tree(config, to_plain(config))
+
+
+def resolve_tree(config: DictConfig, tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+    """The same for a configuration whose plain containers are known."""
+    written = {key: value for key, value in tree.items() if key != "hydra"}
+    resolver = _Resolver(config, tree)
     # run.id hashes everything, so it resolves only if everything else does: it comes last
     order = sorted(written, key=lambda key: key == "run")
     tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
@@ -50,7 +55,7 @@ def stored(config: DictConfig) -> dict[str, Any]:
     """The same with all its nodes."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
-    return as_stored(plain(config), {str(key): value for key, value in tree.items()})
+    return as_stored(to_plain(config), {str(key): value for key, value in tree.items()})
 
 
 def resolved_yaml(config: DictConfig) -> str:
@@ -78,11 +83,6 @@ def unescaped(tree: Any, key: Any = "") -> Any:
     return OPENING.sub(lambda match: "\\" * (len(match[1]) // 2) + "${", tree)
 
 
-def plain_hydra(node: DictConfig) -> dict[str, Any]:
-    """Hydra's node as plain containers, interpolations as written."""
-    return plain(node)
-
-
 def references(tree: Any) -> dict[str, str]:
     """The keys that take their value from another key: `{"model.vocab_size": "data.vocab_size"}`."""
     matches = ((path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str))
@@ -90,8 +90,8 @@ def references(tree: Any) -> dict[str, str]:
 
 
 class _Resolver:
-    def __init__(self, config: Written):
-        self.config = config
+    def __init__(self, config: DictConfig, tree: Mapping[str, Any]):
+        self.config, self.tree = config, tree
         self.faults: list[Fault] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key that is missing."""
@@ -105,7 +105,7 @@ class _Resolver:
 
     def interpolated(self, written: str, keys: tuple[Any, ...]) -> Any:
         try:
-            value = self.config.at(keys)
+            value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
             if not (keys[0] == "run" and (self.faults or self.lacking)):
                 self.note(".".join(map(str, keys)), written, error)
@@ -116,7 +116,7 @@ class _Resolver:
         """Report an interpolation that does not resolve: usually it refers to a key that does not exist."""
         for reference in REFERENCE.findall(written):
             try:
-                value = OmegaConf.select(self.config.root, reference, default=UNRESOLVED, throw_on_missing=False)
+                value = OmegaConf.select(self.config, reference, default=UNRESOLVED, throw_on_missing=False)
             except OmegaConfBaseException:
                 return  # the key exists and does not resolve either: it is reported itself
             if value is not UNRESOLVED:
@@ -125,7 +125,7 @@ class _Resolver:
             if name and choices(self.config).get(group):
                 self.lacking.setdefault(group, {})[f"{path}={written}"] = name
             else:
-                near = hint(reference, _dotted_keys(self.config), "${{{}}}")
+                near = hint(reference, _dotted_keys(self.tree), "${{{}}}")
                 text = _for_shell(path, written) or near
                 self.faults.append(Fault(path, written, f"there is no {reference}{text}"))
             return
@@ -141,7 +141,7 @@ class _Resolver:
 
     def _lack(self, group: str, referring: dict[str, str]) -> Fault:
         """One fault for all keys that the chosen option of a group lacks, with the options that have them."""
-        folders = composed_from(self.config.tree)
+        folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
         choose = f"choose {', '.join(fitting)} or " if fitting else ""
@@ -156,5 +156,6 @@ def _for_shell(path: str, written: str) -> str:
     return f"; for the shell's variable write {escaped(written)}" if path.startswith("dispatch.") else ""
 
 
-def _dotted_keys(config: Written) -> list[str]:
-    return [join(key, name) for key, node in config.without_hydra.items() if isinstance(node, dict) for name in node]
+def _dotted_keys(tree: Mapping[str, Any]) -> list[str]:
+    nodes = ((key, node) for key, node in tree.items() if key != "hydra" and isinstance(node, dict))
+    return [join(key, name) for key, node in nodes for name in node]

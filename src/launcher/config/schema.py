@@ -21,13 +21,13 @@ from launcher.config.fits import describe, fits
 from launcher.config.length import length_faults
 from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
-from launcher.config.resolve import UNRESOLVED, references, resolve, without_unresolved
+from launcher.config.plain import to_plain
+from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
 from launcher.config.secrets import as_stored, secret_faults
 from launcher.config.sections import SECTIONS, CompileKeys, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
 from launcher.config.tree import get, join, walk
-from launcher.config.written import Written
 from launcher.errors import ConfigError
 
 OPEN_SECTIONS = ("paths",)
@@ -50,7 +50,7 @@ SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
-def validate(config: DictConfig | Written) -> dict[str, Any]:
+def validate(config: DictConfig) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
@@ -59,23 +59,31 @@ def validate(config: DictConfig | Written) -> dict[str, Any]:
     Raises:
         ConfigError: with a sentence for every fault.
     """
-    config = Written.of(config)
-    check_hydra(config)
-    tree, faults = resolve(config)
-    sources = references(config.tree)
+    return validate_tree(config, to_plain(config))
+
+
+def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]:
+    """The same for a configuration whose plain containers are known, interpolations as written.
+
+    Raises:
+        ConfigError: with a sentence for every fault.
+    """
+    _check_hydra(written)
+    tree, faults = resolve_tree(config, written)
+    sources = references(written)
     faults += _sections(tree, _trains(tree))
-    faults += _groups(tree, config.tree)
+    faults += _groups(tree, written)
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
     faults += crosschecks(without_unresolved(tree))
     faults = _with_length_faults(faults, without_unresolved(tree), sources)
-    secrets = list(secret_faults(config.tree))
+    secrets = list(secret_faults(written))
     shown = {fault.key for fault in secrets}  # another sentence would show the value
     faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
     if faults:
-        raise ConfigError(*map(str, _at_their_source(faults, config.tree)))
-    return as_stored(config.tree, tree)
+        raise ConfigError(*map(str, _at_their_source(faults, written)))
+    return as_stored(written, tree)
 
 
 def _with_length_faults(faults: list[Fault], tree: dict[str, Any], sources: dict[str, str]) -> list[Fault]:
@@ -99,13 +107,16 @@ def check_dispatch(tree: dict[str, Any]) -> None:
         raise ConfigError(*map(str, faults))
 
 
-def check_hydra(config: DictConfig | Written) -> None:
+def check_hydra(config: DictConfig) -> None:
     """Check Hydra's own keys, if the configuration has them.
 
     Raises:
         ConfigError: a key changes where a run is stored, or a configuration folder does not exist.
     """
-    tree = Written.of(config).tree
+    _check_hydra(to_plain(config))
+
+
+def _check_hydra(tree: dict[str, Any]) -> None:
     hydra = tree.get("hydra", {})
     faults = []
     for key, expected in HYDRA_KEYS.items():

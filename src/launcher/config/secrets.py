@@ -10,8 +10,7 @@ from functools import cache
 from typing import Any
 
 from launcher.config.messages import Fault
-from launcher.config.tree import get, walk
-from launcher.config.written import is_interpolation
+from launcher.config.tree import get, is_interpolation, walk
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.*[A-Za-z_][\w.\[\]]*)\s*(?:,[^${}]*)?\}")

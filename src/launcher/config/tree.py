@@ -1,12 +1,17 @@
 """Walking over configurations as plain containers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
 def join(path: str, key: object) -> str:
     """The dotted path of a key in a node; the path of the root is ""."""
     return f"{path}.{key!s}" if path else str(key)
+
+
+def is_interpolation(value: Any) -> bool:
+    """Whether a value of a tree must be resolved."""
+    return isinstance(value, str) and "${" in value
 
 
 def get(tree: Any, path: str) -> Any:
@@ -63,16 +68,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mapped(tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()) -> Any:
-    """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf. Unchanged nodes are
-    shared with the old tree."""
+    """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, Mapping):
-        node = {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
-        return tree if _is_same(node.items(), tree.items()) else node
+        return {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
     if isinstance(tree, list):
-        items = [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
-        return tree if _is_same(enumerate(items), enumerate(tree)) else items
+        return [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
     return change(tree, keys)
-
-
-def _is_same(items: Iterable[tuple[Any, Any]], others: Iterable[tuple[Any, Any]]) -> bool:
-    return all(key == other and value is old for (key, value), (other, old) in zip(items, others, strict=True))

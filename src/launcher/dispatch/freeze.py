@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.explain import explain, report
-from launcher.config.resolve import plain_hydra
+from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
 from launcher.run.provenance import slurm_job_id
@@ -53,7 +53,7 @@ def prepare(overrides: list[str]) -> Path | None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None
     job = slurm_job_id()
-    freeze(folder, plain, plain_hydra(config.hydra), None if job is None else JobNote(script="", job_id=job))
+    freeze(folder, plain, to_plain(config.hydra), None if job is None else JobNote(script="", job_id=job))
     return folder.path
 
 

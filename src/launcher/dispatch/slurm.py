@@ -13,7 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
-from launcher.config.resolve import plain_hydra, stored
+from launcher.config.plain import to_plain
+from launcher.config.resolve import stored
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
@@ -169,7 +170,7 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it did not complete, with `wait`.
         """
-        hydra = plain_hydra(HydraConfig.get()) if HydraConfig.initialized() else None  # type: ignore[arg-type]
+        hydra = to_plain(HydraConfig.get()) if HydraConfig.initialized() else None
         plain = stored(config)
         plain.pop("hydra", None)
         (result,) = self._submit([SubmittedRun(f"{config.run.name}/{config.run.id}", plain, hydra)])

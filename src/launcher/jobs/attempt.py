@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import command_record
 from launcher.config.explain import unwrapped
-from launcher.config.resolve import escaped, plain_hydra, resolved
+from launcher.config.plain import to_plain
+from launcher.config.resolve import escaped, resolved
 from launcher.errors import TrainingError, config_error
 from launcher.jobs.summary import end_lines
 from launcher.run import deadline, signals
@@ -230,7 +231,7 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, An
             temporary = files.enter_context(replacing(folder.hydra / name))
             temporary.write_text(text)
             fsync_file(temporary)
-        yield command_record(plain, None if hydra is None else plain_hydra(hydra))  # type: ignore[arg-type]
+        yield command_record(plain, None if hydra is None else to_plain(hydra))
 
 
 def _sleep(seconds: float) -> None:

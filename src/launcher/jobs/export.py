@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.config.plain import to_plain
 from launcher.config.resolve import resolved_yaml
-from launcher.config.written import plain
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
@@ -87,7 +87,7 @@ class ExportJob:
             extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
             target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size, tied)
             if written != settings:
-                exported, as_written = OmegaConf.create(text), plain(model)
+                exported, as_written = OmegaConf.create(text), to_plain(model)
                 exported.model = {
                     key: as_written[key] if key in as_written and value == settings[key] else value
                     for key, value in written.items()

@@ -4,10 +4,11 @@ import pytest
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from launcher.cli.composer import Composer, sweep_name
+from launcher.cli.composer import sweep_name
 from launcher.cli.sweep import SweepJob, check_jobs
 from launcher.config.compose import compose
-from launcher.config.resolve import plain_hydra, resolve
+from launcher.config.plain import to_plain
+from launcher.config.resolve import resolve
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
 
@@ -62,11 +63,9 @@ def test_many_jobs_share_one_composition(monkeypatch: pytest.MonkeyPatch) -> Non
             return compose_one(self, master, words)
 
         monkeypatch.setattr(type(loader()), "load_sweep_config", counted)
-        monkeypatch.setattr(Composer, "compose", lambda *args: pytest.fail("OmegaConf composes a job"))
         jobs = check_jobs(loader(), master, overrides)
     assert compositions == [["model=mlp", "data=digits"]]
     assert len({job.run for job in jobs}) == 20
-    assert all(job.plain["dispatch"] is jobs[0].plain["dispatch"] for job in jobs), "jobs share what is the same"
 
 
 def test_the_jobs_of_a_sweep_have_its_name(jobs: list[SweepJob]) -> None:
@@ -89,4 +88,4 @@ def test_each_configuration_is_a_copy(jobs: list[SweepJob]) -> None:
             config = job.config
             config.seed = 99
             assert resolve(job.config)[0] == job.plain
-            assert plain_hydra(job.config.hydra) == job.hydra
+            assert to_plain(job.config.hydra) == job.hydra

@@ -297,24 +297,13 @@ def test_a_file_may_make_a_sweep(folder: Path, jobs: list[Any], words: list[str]
         (["seed=3", "hydra.mode=RUN"], [(3, 7)]),
         (["seed=3,4", "hydra.mode=MULTIRUN"], [(3, 7), (4, 7)]),
         (["-m", "seed=3,4"], [(3, 7), (4, 7)]),
+        (["-m", "seed=3,4", "precision.init_scale=3"], [(3, 7), (4, 7)]),
+        (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
     ],
 )
 def test_the_mode_of_the_command_line(folder: Path, jobs: list[Any], words: list[str], expected: list[Any]) -> None:
     main([*RUN, "trainer.max_steps=7", *words])
     assert jobs == expected
-
-
-@hydra_1_3
-def test_a_run_is_composed_once(folder: Path, jobs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    compositions, original = [], session.ConfigLoaderImpl.load_configuration
-
-    def load(self: Any, *arguments: Any, **options: Any) -> DictConfig:
-        compositions.append(arguments)
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(session.ConfigLoaderImpl, "load_configuration", load)
-    main([*RUN, "trainer.max_steps=7", "seed=3"])
-    assert jobs == [(3, 7)] and len(compositions) == 1
 
 
 @pytest.mark.parametrize("writable", [True, False])

@@ -1,0 +1,73 @@
+"""The flags of the command line: Hydra's, for which it has no public parser, and `-v`."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from launcher.config.compositions import normalize
+from launcher.config.options import own_folder
+from launcher.errors import ConfigError
+
+VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+"""Flags that exclude each other."""
+FOR_HYDRA = ("hydra_help", "cfg", "info", "shell_completion", "package", "config_path", "experimental_rerun")
+"""Flags that Hydra's own `main` serves; it composes the configuration once more than a run or a sweep needs."""
+
+
+class FlagParser(ArgumentParser):
+    """The parser of Hydra's flags."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False)
+        self.add_argument("overrides", nargs="*")
+        for flags in (["--help", "-h"], ["--hydra-help"], ["--resolve"], ["--run", "-r"], ["--multirun", "-m"]):
+            self.add_argument(*flags, action="store_true")
+        self.add_argument("--shell-completion", "-sc", action="store_true")
+        for flags in (["--package", "-p"], ["--config-path", "-cp"], ["--config-dir", "-cd"], ["--experimental-rerun"]):
+            self.add_argument(*flags)
+        self.add_argument("--config-name", "-cn", default="config")
+        self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+        parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+        self.add_argument("--info", "-i", nargs="?", const="all", choices=parts)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help.")
+
+
+def read(argv: Sequence[str]) -> Namespace:
+    """Parse the flags, which may be anywhere among the overrides.
+
+    Returns:
+        The flags, the overrides as Hydra takes them, and `for_hydra`: the other arguments if Hydra's own `main` serves
+        the command, None for a run or a sweep.
+
+    Raises:
+        ConfigError: an unknown flag, or flags that exclude each other.
+    """
+    if "--version" in argv:
+        print(f"torch-launcher {version('torch-launcher')}")
+        raise SystemExit(0)
+    words = [VERBOSE.get(word, word) for word in argv]
+    parser = FlagParser()
+    arguments = parser.parse_intermixed_args(words)
+    commands = [name for name in COMMANDS if getattr(arguments, name)]
+    if commands == ["multirun", "cfg"]:
+        parser.error("--cfg prints one configuration; remove --multirun, and use one value per key")
+    if len(commands) > 1:
+        parser.error(f"--{' and --'.join(commands)} exclude each other")
+    if arguments.resolve and not (arguments.cfg or arguments.help):
+        parser.error("--resolve needs --cfg job")
+    for override in arguments.overrides:
+        words.remove(override)
+    arguments.overrides = [normalize(override) for override in arguments.overrides]
+    arguments.for_hydra = words if any(getattr(arguments, name) for name in FOR_HYDRA) else None
+    return arguments
+
+
+def with_own_folder(argv: Sequence[str]) -> list[str]:
+    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no other is named."""
+    is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
+    folder = None if is_named else own_folder()
+    return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]
