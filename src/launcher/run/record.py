@@ -24,6 +24,10 @@ from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, pla
 logger = logging.getLogger(__name__)
 
 
+SOONEST = 1.0
+"""Seconds from the beginning of an attempt to the first write of its progress."""
+
+
 def seconds_up() -> float:
     """Seconds that no clock changes; those of a suspended machine count where the system counts them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -34,7 +38,8 @@ class RunRecord:
 
     `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is set back while a run
     trains would give it a negative duration. `interval` is the least time, in seconds of that clock, between
-    two writes of `progress`: each is an fsync, which a training loop of millisecond steps would feel.
+    two writes of `progress`, except in an attempt's first seconds: each is an fsync, which a training loop of
+    millisecond steps would feel.
     """
 
     def __init__(
@@ -205,8 +210,7 @@ class RunRecord:
         continues: the next write may succeed, and no run depends on this file.
         """
         self._note(step, loss, best)
-        due = self.written_at is None or abs(self.clock() - self.written_at) >= self.interval
-        if not (due or force):
+        if not (self._is_due() or force):
             return False
         try:
             self._write()
@@ -215,6 +219,14 @@ class RunRecord:
             logger.warning("%s could not be written: %s", self.path, error)
             return False
         return True
+
+    def _is_due(self) -> bool:
+        """Whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8 of them, so that a listing
+        soon shows that it trains."""
+        if self.written_at is None:
+            return True
+        age = self.written_at - self._began_at if self._began_at else self.interval
+        return abs(self.clock() - self.written_at) >= min(self.interval, max(SOONEST, age))
 
     def end_attempt(
         self,

@@ -144,7 +144,7 @@ def test_the_last_write_is_tried_again(folder, clock, failures, monkeypatch):
     assert on_disk(folder)["state"] == ("completed" if failures < 9 else "running")
 
 
-def test_progress_is_written_once_an_interval(folder, clock):
+def test_progress_is_written_once_an_interval_and_at_first_sooner(folder, clock):
     record = open_record(folder, clock, interval=10)
     begin(record)
     written = []
@@ -153,7 +153,7 @@ def test_progress_is_written_once_an_interval(folder, clock):
         if record.progress(step, loss=float(step)):
             written.append(step)
             assert (on_disk(folder)["step"], on_disk(folder)["loss"]) == (step, float(step))
-    assert written == [10, 20, 30]
+    assert written == [1, 2, 4, 8, 16, 26]
     assert record.progress(31) is False and record.step == 31
     assert record.progress(32, force=True) is True and on_disk(folder)["step"] == 32
     clock.now -= 3600  # a clock set back does not silence a run
