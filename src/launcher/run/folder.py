@@ -78,6 +78,14 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     return place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
 
 
+def is_copy(folder: Path, written_for: str | None) -> bool:
+    """Whether a file in a run's folder was copied there: the folder for which it was written exists, and is another."""
+    try:
+        return written_for is not None and not folder.samefile(written_for)
+    except OSError:  # it was moved, or is not visible from this machine
+        return False
+
+
 def run_name(workspace: Path) -> str:
     """`<name>/<id>` of a run, by its folder."""
     return "/".join(Path(os.path.abspath(workspace)).parts[-2:]).lstrip("/")

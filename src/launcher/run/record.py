@@ -76,6 +76,7 @@ class RunRecord:
             "choices": {},
             "config_dir": None,
             "config": {},
+            "folder": None,
         }
         self.attempts: list[Attempt] = []
         self._damage: str | None = None
@@ -308,6 +309,7 @@ class RunRecord:
         if self._damage is not None:
             self._set_aside(self._damage)
         self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
+        self.data["folder"] = str(self.folder.path.absolute())
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
         replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
         self.written_at = self.clock()

@@ -24,6 +24,7 @@ RECORD_TYPES: dict[str, Any] = {
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
     "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
     "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
+    "folder": OPTIONAL_TEXT,
 }  # fmt: skip
 FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
 LOGGED_TYPES: dict[str, Any] = {"curve": str, "newest": dict}

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.direction import Mode, direction
 from launcher.config.messages import as_typed
 from launcher.config.tree import nested
-from launcher.run.folder import RunFolder
+from launcher.run.folder import RunFolder, is_copy
 from launcher.run.history import History
 from launcher.run.holder import is_held
 from launcher.run.metrics import Value, curve_and_newest
@@ -107,7 +107,9 @@ class StoredRun:
 
     @property
     def last_job_id(self) -> str | None:
-        """The SLURM job of its newest attempt."""
+        """The SLURM job of its newest attempt; None for a copy of the folder of a run that has not completed."""
+        if self.record.get("state") != "completed" and is_copy(self.folder.path, self.record.get("folder")):
+            return None
         last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
         return str(last) if last else None
 

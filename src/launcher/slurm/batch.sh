@@ -1,6 +1,6 @@
 # What a job's script does until its run has started, which the run shows by an entry in restarts.json: it requeues the job
-# if it is preempted, and records why it failed. `__launcher_run` is the run's folder,
-# `__launcher_pythons` are interpreters for recording: names that no setup line uses.
+# if it is preempted, and records why it failed. At the end, a run that ended without recording it (os._exit) has failed.
+# `__launcher_run` is the run's folder, `__launcher_pythons` are interpreters for recording: names that no setup line uses.
 # It must work with a broken PATH.
 starts() {
 	local text= rest
@@ -31,11 +31,17 @@ requeue_if_preempted() {
 }
 ended() { # EXIT_CODE COMMAND
 	trap "" TERM
-	[[ $1 != 0 && $(starts) == "$__launcher_before" ]] || return 0
-	requeue_if_preempted
-	local python
+	local python record=
+	if [[ $1 != 0 ]]; then
+		[[ $(starts) == "$__launcher_before" ]] || return 0
+		requeue_if_preempted
+	else
+		[[ ! -r $__launcher_run/run.json ]] || record=$(<"$__launcher_run/run.json")
+		[[ $record == *'"state": "running"'* ]] || return 0
+	fi
 	for python in "${__launcher_pythons[@]}"; do
 		"$python" -m launcher.slurm.not_started "$__launcher_run" "$1" "${__launcher_guarded:-$2}" && return
+		[[ $? != 100 ]] || exit 1 # the run has failed although its process ended with 0
 	done
 }
 choose_port() { # the port on which rank 0 will listen, on this node. It is random, since another job may be choosing too

@@ -1,4 +1,4 @@
-"""What a job's script calls when it fails before its run has started:
+"""What a job's script calls when it fails before its run has started, or when run.json still says that it runs:
 `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It records the reason in run.json."""
 
 import os
@@ -25,9 +25,28 @@ ENDS = 4096
 """Bytes at the end of the job's log in which its last line is looked for."""
 
 
-def main() -> None:
+UNRECORDED = 100
+"""Our exit code for a run that has failed although its process ended with 0."""
+
+
+def main() -> int:
     path, code, command = sys.argv[1:]
+    if code == "0":
+        return UNRECORDED if record_silent_end(RunFolder(Path(path))) else 0
     record_failure(RunFolder(Path(path)), int(code), command)
+    return 0
+
+
+def record_silent_end(folder: RunFolder) -> bool:
+    """Record that the run's process has ended, with 0, in the middle of the run; False: this job's run has not."""
+    record, job = RunRecord(folder), slurm_job_id()
+    attempt = record.attempt
+    if attempt is None or attempt.outcome is not None or attempt.slurm_job_id != job or is_held(folder):
+        return False
+    reason = "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
+    print(f"SLURM job {job}: failed: {reason}", flush=True)
+    record.revise("failed", "failed", exit_code=1, reason=reason, slurm_job_id=job)
+    return True
 
 
 def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
@@ -68,4 +87,4 @@ def end_of(log: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

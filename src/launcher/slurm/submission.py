@@ -29,7 +29,7 @@ from launcher.config.tree import of_the_run
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.files import replace_file
-from launcher.run.folder import RunFolder
+from launcher.run.folder import RunFolder, is_copy
 from launcher.run.holder import read_holder
 from launcher.run.lock import RunLock
 from launcher.run.record import RunRecord
@@ -92,10 +92,12 @@ class JobNote:
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":
-        """None: the run was not submitted."""
+        """None: the run was not submitted; or its folder is a copy, to which the original's job does not belong."""
         try:
-            saved = json.loads((folder.path / FROZEN).read_bytes())["job"]
-            note = cls(**{field.name: saved.get(field.name) for field in fields(cls)})
+            saved = json.loads((folder.path / FROZEN).read_bytes())
+            note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
+            if is_copy(folder.path, saved.get("folder")):
+                return None
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             return None
         if note.job_id is None and note.script:
@@ -138,7 +140,11 @@ def freeze(
         OSError: the folder cannot be written.
     """
     folder.create()
-    code = {"cwd": os.getcwd(), "snapshot": None if snapshot is None else str(snapshot)}
+    code = {
+        "folder": str(folder.path.absolute()),
+        "cwd": os.getcwd(),
+        "snapshot": None if snapshot is None else str(snapshot),
+    }
     saved = {"config": config, "hydra": hydra, "job": None if note is None else asdict(note), **code}
     replace_file(
         folder.path / FROZEN, json.dumps(saved, default=str).encode()

@@ -74,6 +74,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "best": best(1.4, 90),
         "forked_from": None,
         "logged": None,
+        "folder": str(folder.path),
     }
     assert attempts[0] == {
         "number": 1,

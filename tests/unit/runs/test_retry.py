@@ -2,13 +2,15 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from launcher.config.compose import compose
 from launcher.config.schema import validate
+from launcher.run.folder import RunFolder
 from launcher.run.record import RunRecord
-from launcher.slurm.scheduler import _tasks
+from launcher.slurm.scheduler import QueuedJob, _tasks
 from launcher.slurm.submission import FROZEN, JobNote, freeze
 from support.submitted import note_job
 
@@ -71,6 +73,33 @@ def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, tmp_path,
     note_job(make_run("gpt", "1a2b0000", state="preempted"), "/s/job-0.sh", job_id="7")
     squeue(tmp_path, monkeypatch, r"7|PENDING|None||\n")
     assert "None" not in runs()[1]
+
+
+@pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_copy_of_a_run_is_not_the_run_of_the_job(make_run, runs, outputs, tmp_path, monkeypatch, record, submitted):
+    """Nor does it keep the copy's command from being submitted. A moved folder keeps its job."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # of the attempt
+    folder = make_run("gpt", "1a2b0000", state=record)
+    if record == "queued":
+        RunRecord(folder).queue()
+    if submitted:
+        note_job(folder, "/s/job-0.sh", job_id="7")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority|||\n")
+    (tmp_path / "scancel").write_text(f"#!/bin/sh\necho $@ >>{tmp_path}/cancelled\n")
+    (tmp_path / "scancel").chmod(0o755)
+    queue = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
+    copy = RunFolder(tmp_path / "copies" / "gpt" / "1a2b0000")
+    shutil.copytree(folder.path, copy.path, symlinks=True)
+    assert (JobNote.read(folder) is not None) == submitted and JobNote.read(copy) is None
+    listed = [json.loads(runs("list", "--json", "--outputs", where)[1])[0] for where in (outputs, tmp_path / "copies")]
+    assert [run["job_id"] for run in listed] == ["7", None]
+    assert listed[1]["state"] == ("stale" if record == "queued" else record)
+    runs("cancel", "--all", "--outputs", tmp_path / "copies")
+    assert not (tmp_path / "cancelled").exists()
+    folder.path.rename(tmp_path / "moved")
+    assert (JobNote.read(RunFolder(tmp_path / "moved")) is not None) == submitted
+    assert not submitted or JobNote.read(copy).find_in(queue) is not None, "it cannot be known"
 
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])

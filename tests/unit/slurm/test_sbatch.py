@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import json
 import os
 import shlex
 import socket
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -145,6 +147,39 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(command[-3:].split()[-1]), done.stderr
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
+
+
+RUN = """
+import os, sys
+from launcher.run.folder import RunFolder
+from launcher.run.lock import RunLock
+from launcher.run.record import RunRecord
+
+folder = RunFolder(sys.argv[1])
+RunLock(folder).acquire()
+record = RunRecord(folder)
+record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+{end}
+os._exit(0)
+"""
+PAUSED = "record.end_attempt('paused', end_step=4, exit_code=0)"
+ELSEWHERE = "record.attempts[-1].slurm_job_id = '7'; record._write()"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "state"), [("", 1, "failed"), (PAUSED, 0, "paused"), (ELSEWHERE, 0, "running")]
+)
+def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, monkeypatch, end, code, state):
+    """By os._exit(0), which no handler sees. Not the run of another job, to which this one has left it."""
+    ScriptedSlurm(tmp_path / "slurm").install(monkeypatch)
+    folder = RunFolder(tmp_path / "run").create()
+    (tmp_path / "train.py").write_text(RUN.format(end=end))
+    command = shlex.join([sys.executable, str(tmp_path / "train.py"), str(folder.path)])
+    script = f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD}; guarded {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    record = json.loads(folder.record_path.read_text())
+    assert (done.returncode, record["state"]) == (code, state), done.stderr
+    assert ("os._exit" in str(record["attempts"][-1]["reason"])) == bool(code) == ("os._exit" in done.stdout)
 
 
 def port_of_a_start(**variables):
