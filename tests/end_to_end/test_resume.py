@@ -231,6 +231,29 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
+def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> None:
+    command = (*DIGITS, "trainer.max_steps=4", "hooks.logging.interval=2", "run.name=unsaved", "run.id=a")
+    unsaved = (*command, "hooks=[logging]")
+    stopped = launch(tmp_path, *unsaved, *stop_at(3))
+    assert stopped.returncode == 143 and "at step 3; the same command starts at step 0 again." in stopped.output
+    lines = []
+    for attempt in (2, 3):
+        done = launch(tmp_path, *unsaved)
+        assert done.returncode == 0 and done.output.count("hooks has no checkpointing") == 1, done.output
+        assert "To evaluate" not in done.output and "To export" not in done.output
+        assert [(each["start_step"], each["outcome"]) for each in record(tmp_path)["attempts"]][1:] == [
+            (0, "completed")
+        ] * (attempt - 1)
+        lines.append(metrics(tmp_path))
+    assert lines[0] == lines[1]
+    saved = launch(tmp_path, *command)
+    assert saved.returncode == 0 and record(tmp_path)["checkpoint"] == 4, saved.output
+    again = launch(tmp_path, *unsaved)
+    assert "complete already (step 4)" in again.output
+    longer = launch(tmp_path, *unsaved, "trainer.max_steps=6")
+    assert longer.returncode == 2 and "cannot resume its checkpoint of step 4" in longer.output, longer.output
+
+
 def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
     command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=6", "hooks.checkpointing.interval=2")
     assert launch(tmp_path, *command, *stop_at(3)).returncode == 143

@@ -82,7 +82,7 @@ def work() -> None:
     at_forced_exit("its end is recorded, forced")
     log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
-    log.trainer = trainer = cast(Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0))
+    log.trainer = trainer = cast(Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, hooks=[]))
     try:
         with log.recorded():
             log.begin()

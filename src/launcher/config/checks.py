@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from glob import iglob
 from math import lcm
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.config import deepspeed_file
 from launcher.config.messages import Fault, hint, show
+from launcher.config.needs import need_faults
 from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
 from launcher.run.files import expanded
@@ -18,6 +19,7 @@ from launcher.run.folder import checkpoint_of, checkpoint_steps
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""
+CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
@@ -33,7 +35,8 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     if job not in NO_TRAINING:
         yield from _batch(tree)
         yield from _warmup(tree)
-        yield from _pause(tree)
+        yield from _without_checkpoints(tree)
+        yield from need_faults(tree)
         yield from _recomputed(tree)
     if job != "launcher.jobs.export.ExportJob":
         yield from _files(tree)
@@ -121,10 +124,26 @@ def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
         yield fault
 
 
-def _pause(tree: dict[str, Any]) -> Iterator[Fault]:
-    pause_at = get(tree, "trainer.pause_at")
-    if type(pause_at) is int and not get(tree, "hooks.checkpointing"):
+def _without_checkpoints(tree: dict[str, Any]) -> Iterator[Fault]:
+    """What needs hooks.checkpointing, which saves and resumes."""
+    if has_checkpointing(tree):
+        return
+    pause_at, resume, fork_from = (get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from"))
+    if type(pause_at) is int:
         yield Fault("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
+    if resume not in (None, "auto", "never"):
+        yield Fault("run.resume", show(resume).strip("'"), "only hooks.checkpointing resumes a run; keep it.")
+    if fork_from is not None:
+        yield Fault(
+            "run.fork_from", show(fork_from, 200).strip("'"), "only hooks.checkpointing starts a fork; keep it."
+        )
+
+
+def has_checkpointing(config: Mapping[str, Any]) -> bool:
+    """Whether a resolved configuration has the hook that saves and resumes."""
+    hooks = config.get("hooks")
+    nodes = hooks.items() if isinstance(hooks, dict) else ()
+    return any(node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING) for name, node in nodes)
 
 
 def replays_random_state(backend: str) -> bool:

@@ -81,6 +81,30 @@ def signature(target: str) -> Signature | None:
         return None
 
 
+def attribute(target: str, name: str) -> Any:
+    """The value of a class's attribute, its own or inherited, if it is a literal; else None.
+
+    Raises:
+        launcher.config.source.NotFound: there is no such module, or no such class in it.
+    """
+    try:
+        definition = locate(target)
+        return _attribute(definition, name) if isinstance(definition, Definition) else None
+    except (Unresolvable, RecursionError):
+        return None
+
+
+def _attribute(definition: Definition, name: str) -> Any:
+    if not isinstance(definition.node, ast.ClassDef):
+        return None
+    statement = bind(definition.node.body)[0].get(name)
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        value = _default(statement.value)
+        return None if value in (REQUIRED, UNKNOWN) else value
+    above = (_attribute(base, name) for base in _bases(definition) if base is not None)
+    return next((value for value in above if value is not None), None)
+
+
 def _constructor(definition: Definition, name: str) -> Signature | None:
     """The signature of a class's constructor, its own or inherited; None: it has none."""
     node = definition.node

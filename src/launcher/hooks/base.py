@@ -139,6 +139,9 @@ class BaseHook:
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
+    needs: ClassVar[dict[str, str]] = {}
+    """Hooks without which this one has no effect, by the setting that makes it need them: `{"metric=val/*":
+    "evaluation"}`. A configuration without them is rejected. It is read from the source, so it is written out here."""
     measures: ClassVar[bool] = False
     """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
     collected_step_infos: list[dict[str, Any]] | None = None

@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 from math import gcd
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from launcher.checkpoint.changes import stored_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
@@ -60,6 +60,8 @@ class CheckpointingHook(BaseHook):
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
         ConfigError: an unknown signal; a scheme that fsspec does not have, or whose package is not installed.
     """
+
+    needs: ClassVar = {"best_metric=train/*": "logging"}
 
     def __init__(
         self,

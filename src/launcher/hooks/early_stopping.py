@@ -1,6 +1,6 @@
 """Ends training when a metric no longer improves."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
@@ -17,6 +17,8 @@ class EarlyStoppingHook(BaseHook):
         mode: whether less or more is better; auto: by the metric's name.
         min_delta: improvements smaller than this do not count; a millionth of the value never does.
     """
+
+    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Exponential moving averages of the weights."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -35,6 +35,8 @@ class EmaHook(BaseHook):
     Raises:
         ConfigError: `decay` is empty, has a value twice, or one that is not between 0 and 1.
     """
+
+    needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
 
     def __init__(
         self,

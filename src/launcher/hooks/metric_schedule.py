@@ -1,7 +1,7 @@
 """Steps a scheduler that follows a metric (`torch.optim.lr_scheduler.ReduceLROnPlateau`)."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from launcher.config.direction import is_better
 from launcher.hooks.base import BaseHook, Records, TrainerView
@@ -13,6 +13,8 @@ class MetricScheduleHook(BaseHook):
 
     A value that differs from the best one by rounding only is passed as the best one.
     """
+
+    needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
 
     def __init__(self, metric: Best):
         self.metric = metric

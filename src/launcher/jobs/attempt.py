@@ -22,6 +22,7 @@ from launcher.config.explain import unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, resolved
 from launcher.errors import TrainingError, config_error
+from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.summary import end_lines
 from launcher.run import deadline, signals
 from launcher.run.exits import exits_are_errors
@@ -146,14 +147,16 @@ class AttemptLog:
             except OSError as error:
                 problem = f"{self.record.path} could not be written: {error.strerror}."
                 if outcome in ("completed", "paused"):
-                    raise TrainingError(f"{problem} The same command writes it, and trains nothing.") from error
+                    then = " and trains nothing" if self._saves else " and trains the run again"
+                    raise TrainingError(f"{problem} The same command writes it,{then}.") from error
                 logger.error("%s", problem)  # must not hide why the attempt ended
 
     def _stopped(self, stop: signals.Stop) -> None:
         if not (self.has_begun and self.record is not None):
             return
         name = signal.Signals(stop.signum).name
-        logger.info("Stopped by %s at step %d; the same command resumes from there.", name, self._step)
+        then = "resumes from there" if self._saves else "starts at step 0 again"
+        logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
         for line in end_lines(self.record, self.config, sys.stdout):
             logger.info(line)
@@ -203,10 +206,19 @@ class AttemptLog:
             self.end("failed", self._step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     @property
+    def _saves(self) -> bool:
+        return self.trainer is None or saves(self.trainer)
+
+    @property
     def _step(self) -> int:
         if self.trainer is not None and self._is_restored:
             return self.trainer.step
         return self.record.step if self.record is not None else 0
+
+
+def saves(trainer: Trainer) -> bool:
+    """Whether the run has checkpoints."""
+    return any(isinstance(hook, CheckpointingHook) for hook in trainer.hooks)
 
 
 def strategy_name(config: DictConfig) -> str:

@@ -17,6 +17,7 @@ from launcher.checkpoint.find import (
     request_name,
 )
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.checks import has_checkpointing
 from launcher.config.command import command_record
 from launcher.config.identity import run_id
 from launcher.config.length import with_steps
@@ -51,6 +52,7 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
     if held is not None and reason not in ("completed", "paused"):
         raise ConfigError(refusal(folder, held))
     if record is None or reason is None:
+        check_saves(config, folder)
         return False
     setup_logging(None)
     if reason == "completed":
@@ -83,12 +85,13 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 def done(
     config: Mapping[str, Any], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
-    """Why the run has nothing left to do; None: it has something.
+    """Why the run has nothing left to do; None: it has something. A run that has saved nothing is never complete.
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
     """
-    if record.state == "completed" and not asks_for_more(config, folder, record):
+    has_saved = record.data["checkpoint"] is not None  # its checkpoints may have been deleted since
+    if record.state == "completed" and has_saved and not asks_for_more(config, folder, record):
         return "completed"
     if is_paused_there(config, folder, record):
         return "paused"
@@ -173,8 +176,21 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     return kept + source_changes(stored, imported)
 
 
+def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:
+    """
+    Raises:
+        ConfigError: the command cannot resume the run's checkpoints, and would train it from step 0 next to them.
+    """
+    if not has_checkpointing(config) and (step := folder.newest_step()):
+        raise ConfigError(
+            f"hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint of step {step} in "
+            f"{folder.checkpoints}; keep it, or use run.tag=<word> for another run of the same configuration."
+        )
+
+
 def check_resume(config: Mapping[str, Any]) -> None:
     """See `TrainJob.check_resume`."""
+    check_saves(config, RunFolder(config["run"]["dir"]))
     checkpoints, resume = RunFolder(config["run"]["dir"]).checkpoints, str(config["run"]["resume"])
     store = CheckpointStore(checkpoints)
     if resume == "never" and store.steps():

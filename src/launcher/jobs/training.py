@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.resolve import resolved
 from launcher.hooks.record import RecordHook
-from launcher.jobs.attempt import AttemptLog
+from launcher.jobs.attempt import AttemptLog, saves
 from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.summary import device_name, end_lines, start_lines, time_taken
 from launcher.run import signals
@@ -47,6 +47,11 @@ def train(config: DictConfig) -> dict[str, Any] | None:
             logger.info("Run %s", folder.path)
             for line in start_lines(config, trainer):
                 logger.info(line)
+            if not saves(trainer):
+                logger.warning(
+                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed, evaluated or "
+                    "exported, and the same command trains it again from step 0."
+                )
             trainer.train()
             report_end(log, trainer)
     except signals.Stop:

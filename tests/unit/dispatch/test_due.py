@@ -1,11 +1,13 @@
 """Whether there is something to submit, for each job and state of a run; and where the job keeps its record."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.config.checks import CHECKPOINTING
 from launcher.config.command import command_record
 from launcher.config.length import with_steps
 from launcher.config.options import TRAIN_JOB
@@ -57,6 +59,7 @@ def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
         "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "not_identity": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
         "data": {"batch_size": 8},
+        "hooks": {"checkpointing": {"_target_": CHECKPOINTING}} if changes.get("saves", True) else {},
         "job": {"_target_": TRAIN_JOB} if job == "train" else OTHERS[job],
         "dispatch": {"partition": changes.get("partition")},
     }
@@ -127,6 +130,32 @@ def test_another_job_leaves_the_record_of_the_training(tmp_path: Path, state: st
     elsewhere = asked(tmp_path / "run", job, partition="gpu")
     assert folder_of(elsewhere).path == folder_of(config).path
     assert folder_of(config | {"seed": 2}).path != folder_of(config).path
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["with the hook", "without"])
+@pytest.mark.parametrize("resume", ["auto", "never"])
+@pytest.mark.parametrize("state", ["completed", "preempted"])
+def test_a_run_that_saved_nothing_is_never_complete(tmp_path: Path, state: str, resume: str, saves: bool) -> None:
+    folder = made(tmp_path / "run", state, (20,))
+    shutil.rmtree(folder.checkpoints)
+    config = asked(folder.path, resume=resume, saves=saves)
+    is_done = state == "completed" and resume == "auto"
+    assert (why_skipped(config, folder, {}) == "already completed") is is_done is nothing_to_do(config)
+    record = json.loads(folder.record_path.read_text())  # where its checkpoints were deleted, the record has the step
+    folder.record_path.write_text(json.dumps(record | {"checkpoint": None}))
+    assert why_skipped(config, folder, {}) is None and not nothing_to_do(config)
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+@pytest.mark.parametrize(("state", "steps"), [("preempted", 20), ("failed", 20), ("completed", 30)])
+def test_checkpoints_are_not_ignored_without_the_hook(tmp_path: Path, state: str, steps: int, resume: str) -> None:
+    folder = made(tmp_path / "run", state, (20,))
+    config = asked(folder.path, max_steps=steps, resume=resume, saves=False)
+    for look in (lambda: why_skipped(config, folder, {}), lambda: nothing_to_do(config)):
+        with pytest.raises(ConfigError, match=r"hooks\.checkpointing: is missing, .*its checkpoint of step 20 in "):
+            look()
+    if state == "completed" and resume == "auto":
+        assert nothing_to_do(asked(folder.path, saves=False))
 
 
 @pytest.mark.parametrize("batch_size", [8, 4])

@@ -1,0 +1,69 @@
+"""Hooks that have no effect without another hook, which their class names in `needs`."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from launcher.config import plain_yaml
+from launcher.config.compositions import COLLECTIONS
+from launcher.config.messages import Fault, show
+from launcher.config.options import main_folder, options
+from launcher.config.signature import attribute, signature
+from launcher.config.source import NotFound
+from launcher.config.tree import get
+
+OWN = "launcher."
+FUNCTIONS = "launcher.hooks.functions.FunctionHook"
+METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
+"""The hook of a scheduler with a `metric`."""
+
+Node = dict[str, Any]
+
+
+def need_faults(tree: dict[str, Any]) -> Iterator[Fault]:
+    """Hooks without which others have no effect. Next to a hook of the user's own nothing is known to be missing: it
+    may log what another one follows, or use what it makes.
+
+    Args:
+        tree: resolved.
+    """
+    nodes = {f"{group}.{name}": node for group in COLLECTIONS for name, node in parts(tree, group).items()}
+    targets = {path: node["_target_"] for path, node in nodes.items()}
+    own = {path for path, target in targets.items() if not target.startswith(OWN) or target == FUNCTIONS}
+    present = {target.rpartition(".")[0].rpartition(".")[2] for target in targets.values()}
+    if get(tree, "scheduler.metric") is not None:
+        nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
+    for path, node in nodes.items():
+        for setting, other in needs(node) if own <= {path} else ():
+            if other not in present:
+                listed = ",".join(_with(parts(tree, "hooks"), other))
+                text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
+                yield Fault(path, None, text)
+
+
+def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
+    """The parts of a group, by name."""
+    nodes = tree.get(group)
+    items = nodes.items() if isinstance(nodes, dict) else ()
+    return {name: node for name, node in items if isinstance(node, dict) and isinstance(node.get("_target_"), str)}
+
+
+def needs(node: Node) -> Iterator[tuple[str, str]]:
+    """The settings of a hook for which it needs another one, and the name of that."""
+    try:
+        declared, spec = attribute(node["_target_"], "needs"), signature(node["_target_"])
+    except NotFound:  # it is reported
+        return
+    for condition, other in (declared or {}).items():
+        name, _, pattern = condition.partition("=")
+        default = spec[name].default if spec is not None and name in spec.names else None
+        text = show(node.get(name, default)).strip("'")
+        if fnmatchcase(text, pattern):
+            yield f"{name}={text}", other
+
+
+def _with(hooks: dict[str, Node], other: str) -> list[str]:
+    """The list of hooks to choose: with `default` where none of its hooks was chosen."""
+    chosen = [name for name in hooks if name in options([main_folder()], "hooks")]
+    entries = plain_yaml.load((main_folder() / "hooks" / "default.yaml").read_bytes())["defaults"]
+    return [*chosen, other] if {*entries} & {*chosen} else ["default", *chosen]

@@ -1,0 +1,121 @@
+"""Hooks that have no effect without another one."""
+
+import re
+from typing import Any, ClassVar
+
+import pytest
+
+from launcher.config.checks import crosschecks
+from launcher.config.compose import compose
+from launcher.config.needs import need_faults
+from launcher.config.options import main_folder, options
+from launcher.config.resolve import resolve
+from launcher.config.signature import attribute
+from launcher.hooks.base import BaseHook
+from launcher.hooks.early_stopping import EarlyStoppingHook
+
+HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
+DEFAULT = ("progress", "logging", "evaluation", "checkpointing")
+EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
+FUNCTIONS = {"_target_": "launcher.hooks.functions.FunctionHook"}
+BY_METRIC = {"scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "metric": "val/loss"}}
+
+
+class OwnHook(BaseHook):
+    needs: ClassVar = {"name=first*": "checkpointing", "size=3": "evaluation"}
+
+    def __init__(self, name: str = "first one", size: int = 0):
+        pass
+
+
+class Derived(EarlyStoppingHook):
+    pass
+
+
+OWN = {"_target_": f"{__name__}.OwnHook"}
+DERIVED = {"_target_": f"{__name__}.Derived"}
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    """With all hooks that there are."""
+    return resolve(compose(["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"]))[0]
+
+
+def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]:
+    chosen = [each for name in names.split() for each in (DEFAULT if name == "default" else [name])]
+    hooks = {name: composed["hooks"][name] for name in chosen} | changes.pop("hooks", {})
+    for key, value in changes.pop("values", {}).items():
+        hook, _, name = key.partition(".")
+        hooks[hook] = hooks[hook] | {name: value}
+    return composed | {"hooks": hooks} | changes
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[str, Any], name: str) -> None:
+    found = list(map(str, need_faults(tree(composed, name))))
+    if name not in ("early_stopping", "ema"):
+        assert found == []
+        return
+    [sentence] = found
+    match = re.fullmatch(rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence)
+    assert match is not None and match[1] == f"default,{name}"
+    assert not list(need_faults(tree(composed, match[1].replace(",", " "))))
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "expected"),
+    [
+        ("logging early_stopping", {"values": {"early_stopping.metric": "train/loss"}}, None),
+        ("evaluation early_stopping", {}, None),
+        ("early_stopping", {"values": {"early_stopping.metric": "train/loss"}}, "hooks.logging (metric=train/loss)"),
+        ("early_stopping logging", {}, "use hooks=[early_stopping,logging,evaluation]."),
+        ("early_stopping", {"hooks": {"measured": EVALUATION}}, None),
+        ("early_stopping", {"hooks": {"mine": OWN | {"name": "second"}}}, None),
+        ("early_stopping", {"tracker": {"mine": OWN | {"name": "second"}}}, None),
+        ("early_stopping", {"hooks": {"mine": FUNCTIONS}}, None),
+        ("", {"hooks": {"mine": DERIVED}}, "hooks.mine: needs hooks.evaluation (metric=val/loss)"),
+        ("", {"hooks": {"mine": OWN}}, "hooks.mine: needs hooks.checkpointing (name=first one)"),
+        ("", {"hooks": {"mine": OWN | {"name": "second"}}}, None),
+        ("", {"hooks": {"mine": OWN | {"name": "second", "size": 3}}}, "hooks.mine: needs hooks.evaluation (size=3)"),
+        ("", {"hooks": {"mine": {"_target_": "nothing.there.Hook"}}}, None),
+        ("", {"hooks": {"mine": {"_target_": "print"}}}, None),
+        ("evaluation ema", {"values": {"ema.evaluate": True}}, None),
+        ("checkpointing ema", {"values": {"ema.evaluate": True}}, "hooks.ema: needs hooks.evaluation (evaluate=true)"),
+        ("checkpointing ema", {}, None),
+        ("", BY_METRIC, "scheduler: needs hooks.evaluation (metric=val/loss), which is missing; use hooks=[default]."),
+        ("evaluation", BY_METRIC, None),
+        ("checkpointing", {"values": {"checkpointing.best_metric": "train/loss"}}, "hooks.logging (best_metric="),
+    ],
+)
+def test_what_a_hook_needs(composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None) -> None:
+    found = list(map(str, need_faults(tree(composed, names, **changes))))
+    assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("trainer.pause_at", 9, "trainer.pause_at=9: a pause needs a checkpoint; keep hooks.checkpointing."),
+        ("run.resume", "must", "run.resume=must: only hooks.checkpointing resumes a run; keep it."),
+        ("run.resume", "step-00000004", "run.resume=step-00000004: only hooks.checkpointing resumes a run; keep it."),
+        ("run.fork_from", "ab/4", "run.fork_from=ab/4: only hooks.checkpointing starts a fork; keep it."),
+    ],
+)
+def test_what_needs_checkpoints_is_rejected_without_the_hook(
+    composed: dict[str, Any], key: str, value: Any, sentence: str
+) -> None:
+    section, _, name = key.partition(".")
+    changed = {section: composed[section] | {name: value}}
+    assert sentence in map(str, crosschecks(tree(composed, "progress", **changed)))
+    renamed = {"mine": composed["hooks"]["checkpointing"]}
+    for kept in (tree(composed, "default", **changed), tree(composed, "", hooks=renamed, **changed)):
+        assert sentence not in map(str, crosschecks(kept))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Derived", EarlyStoppingHook.needs), ("OwnHook", OwnHook.needs), ("tree", None), ("HOOKS", None)],
+)
+def test_an_attribute_is_read_from_the_source(name: str, expected: Any) -> None:
+    assert attribute(f"{__name__}.{name}", "needs") == expected
