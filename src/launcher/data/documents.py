@@ -1,4 +1,4 @@
-"""Documents (text, chats or labelled texts), tokenized once: the base of jsonl, parquet and datasets."""
+"""Documents (text, chats or labelled texts), tokenized once: in JSON lines, in Parquet files, or elsewhere."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ import xxhash
 from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
 from launcher.data.files import find_files
-from launcher.data.records import Reader
+from launcher.data.records import Reader, read_jsonl, read_parquet
 from launcher.data.rows import Rows
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.errors import ConfigError
@@ -157,6 +157,18 @@ class DocumentData(DataSource):
                     yield document
             if is_empty:
                 raise ConfigError(f"{key}: {file}: is empty; leave it out.")
+
+
+class JsonlData(DocumentData):
+    """A JSON object per line; see `DocumentData`."""
+
+    reader = staticmethod(read_jsonl)
+
+
+class ParquetData(DocumentData):
+    """A document per row, a field per column; see `DocumentData`."""
+
+    reader = staticmethod(read_parquet)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

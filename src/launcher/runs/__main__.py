@@ -12,6 +12,7 @@ from launcher.config.messages import nearest
 from launcher.errors import ConfigError
 from launcher.run.logs import ending_with_reader, prepare_output
 from launcher.run.printable import printable_output
+from launcher.runs import rerun
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
@@ -20,7 +21,7 @@ VERBS = (
     "plot", "report", "sync", "list-checkpoints", "verify", "digest", "replay",
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""
-MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"}
+MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"} | dict.fromkeys(rerun.VERBS, "rerun")
 """Modules that are not named like their verb."""
 
 
@@ -39,7 +40,9 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """The first line of a verb's module, read without importing it: some imports take long."""
+    """What a verb does: the first line of its module, read without importing it, since some imports take long."""
+    if verb in rerun.VERBS:
+        return rerun.VERBS[verb]
     spec = find_spec(module_of(verb))
     loader: Any = spec and spec.loader
     return str(loader.get_source(spec.name)).partition("\n")[0].strip('"')  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ from typing import Any
 from launcher.config.messages import as_typed
 from launcher.runs.stored_run import StoredRun
 
-TAG = "run.tag"
+TAG, TARGET = "run.tag", "._target_"
 Row = dict[str, str]
 """Values of a run by dotted keys, as typed on a command line."""
 
@@ -18,7 +18,8 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     Keys of `run.not_identity` are left out: they cannot change the numbers.
 
     Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
-    keys, only those are listed that also differ between runs of the same choice.
+    keys, only those are listed that also differ between runs of the same choice. The most informative keys come first:
+    choices and classes, then those with the most distinct values.
     """
     ignored = not_counted(runs)
     groups = {group for group in varying(run.choices for run in runs if run.choices) if is_group(group)}
@@ -26,12 +27,30 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     keys = {key for key in varying(run.settings for run in runs if run.keys) if counts(key, ignored)}
     rows = [{key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs]
     keys = without_targets(without_echoes(runs, rows, within_choices(runs, rows, keys, groups)))
-    listed, ordered = sorted(groups), sorted(keys)
-    return [
-        {group: run.choices[group] for group in listed if group in run.choices}
-        | {key: row[key] for key in ordered if key in row}
-        for run, row in zip(runs, rows, strict=True)
-    ]
+    chosen = [{group: run.choices[group] for group in groups if group in run.choices} for run in runs]
+    rows = [own | {key: row[key] for key in keys if key in row} for own, row in zip(chosen, rows, strict=True)]
+    distinct = {key: len({row.get(key) for row in rows}) for key in groups | keys}
+    ordered = sorted(distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key))
+    return [{key: row[key] for key in ordered if key in row} for row in rows]
+
+
+def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
+    """The `differences` without nulls and defaults; of a run that has only defaults, these.
+
+    A default is a value that all runs have whose command line does not set the key, while others set it.
+    """
+    names = [{override.lstrip("+").partition("=")[0] for override in run.overrides} for run in runs]
+    others: dict[str, set[str | None]] = defaultdict(set)
+    for row, typed in zip(rows, names, strict=True):
+        for key in row.keys() - typed:
+            others[key].add(row[key])
+    are_set = set().union(*names)
+    defaults = {key: value for key, (value, *more) in others.items() if key in are_set and not more}
+    shown = []
+    for row, typed in zip(rows, names, strict=True):
+        known = {key: value for key, value in row.items() if value != "null"}
+        shown.append({key: known[key] for key in known if key in typed or known[key] != defaults.get(key)} or known)
+    return shown
 
 
 def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -78,15 +97,19 @@ def within_choices(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Without keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
+    """Without keys that only repeat a key of the command line where they exist: scheduler.max_steps follows
+    trainer.max_steps."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
-    columns = {key: tuple(row.get(key) for row in rows) for key in keys}
-    listed = {columns[key] for key in typed}
-    return {key for key in keys if key in typed or columns[key] not in listed}
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+
+    def repeats(key: str, other: str) -> bool:
+        return all(own in (None, value) for own, value in zip(columns[key], columns[other], strict=True))
+
+    return {key for key in keys if key in typed or not any(repeats(key, other) for other in typed)}
 
 
 def without_targets(keys: set[str]) -> set[str]:
     """The keys without the `_target_` of nodes that have other listed keys."""
-    others = {key.rpartition(".")[0] for key in keys if not key.endswith("._target_")}
-    return {key for key in keys if not (key.endswith("._target_") and key.rpartition(".")[0] in others)}
+    others = {key.rpartition(".")[0] for key in keys if not key.endswith(TARGET)}
+    return {key for key in keys if not (key.endswith(TARGET) and key.rpartition(".")[0] in others)}

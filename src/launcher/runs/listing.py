@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.run.history import BARS, encodable
-from launcher.runs.differences import differences
+from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import duration, number, progress, seconds_of
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.table import Table, terminal_width
+from launcher.runs.table import GAP, Table, terminal_width
 
 COLORS = {
     "running": "green",
@@ -35,6 +35,8 @@ COLORS = {
 COMFORTABLE, NARROWEST, SPARED_FIRST = 32, 12, 5
 """Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it COMFORTABLE room, the others
 only to give it NARROWEST."""
+REASON = 26
+"""Characters of `reason`, for which columns with `spare` >= SPARED_FIRST are left out too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +130,7 @@ def table(
         keys: the columns after `state`; none: the usual ones.
         sorted_by: a metric gets a column of its own.
     """
-    rows = differences(runs)
+    rows = without_defaults(runs, differences(runs))
     differing, short = typed(rows), typed(shortened(rows))
     always = [
         Column("name", lambda run: run.name, is_right=False),
@@ -143,16 +145,24 @@ def table(
     ):
         columns.append(key_column(sorted_by))
     cells = [[column.cell(run) for run in runs] for column in columns]
-    shows_differences = any(differing)
+    reasons = [run.failure or "-" for run in runs]
+    shows_reasons, shows_differences = any(run.failure for run in runs), any(differing)
     if width is not None:
-        kept, room = fitting(columns, cells, width, longest=max(map(len, short)))
+        longest = max(map(len, short))
+        kept, room = fitting(columns, cells, width, longest, REASON if shows_reasons else 0)
         columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
         shows_differences = shows_differences and room >= NARROWEST
-        if max(map(len, differing)) > room:
+        left = room - (min(longest, COMFORTABLE) + GAP if shows_differences else 0)
+        shows_reasons = shows_reasons and left >= NARROWEST
+        reasons = [reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons]
+        if max(map(len, differing)) > room - (left if shows_reasons else 0):
             differing = short
     if shows_differences:
         columns.insert(2, Column("differs in", str, is_right=False))
         cells.insert(2, differing)
+    if shows_reasons:
+        columns.append(Column("reason", str, is_right=False))
+        cells.append(reasons)
     state = 3 if shows_differences else 2
     return Table(
         [column.heading for column in columns],
@@ -175,13 +185,16 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [{names[key]: value for key, value in row.items()} for row in rows]
 
 
-def fitting(columns: list[Column], cells: list[list[str]], width: int, longest: int) -> tuple[list[int], int]:
+def fitting(
+    columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
+) -> tuple[list[int], int]:
     """The indices of the columns for a terminal of `width` characters, and the room that they leave to `differs in`,
-    whose longest cell has `longest` characters."""
-    widths = [max(map(len, (column.heading, *texts))) + 2 for column, texts in zip(columns, cells, strict=True)]
+    whose longest cell has `longest` characters, and to `reason`, which wants `more` characters."""
+    widths = [max(map(len, (column.heading, *texts))) + GAP for column, texts in zip(columns, cells, strict=True)]
     kept = list(range(len(columns)))
     for index in sorted((i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare):
-        wanted = min(longest, COMFORTABLE if columns[index].spare >= SPARED_FIRST else NARROWEST)
+        is_spared_first = columns[index].spare >= SPARED_FIRST
+        wanted = min(longest, COMFORTABLE if is_spared_first else NARROWEST) + (more if is_spared_first else 0)
         if width - sum(widths[i] for i in kept) >= wanted:
             break
         kept.remove(index)

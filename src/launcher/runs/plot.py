@@ -12,7 +12,7 @@ from typing import Any
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.run.history import Curve, is_wide
-from launcher.runs.differences import differences
+from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
 from launcher.runs.rerun import selected
 from launcher.runs.stored_run import StoredRun
@@ -203,8 +203,8 @@ def title_of_loss(runs: Sequence[StoredRun]) -> str:
 
 
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
-    """The id and the keys that differ; of many runs, only the first are labelled."""
-    rows = differences(list(runs))
+    """The id and what differs; of many runs, only the first are labelled."""
+    rows = without_defaults(runs, differences(runs))
     labels = [" ".join([run.id, *(f"{k}={v}" for k, v in row.items())]) for run, row in zip(runs, rows, strict=True)]
     more = len(labels) - MOST_LABELS
     kept = [plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MOST_LABELS]]

@@ -113,7 +113,7 @@ def report_data(
     first = metric or (judged[0][0] if judged else None)
     modes = {**modes_of(judges), **directions}
     most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
-    rows, pages, logged = differences(list(runs)), [], Counter[str]()
+    rows, pages, logged = differences(runs), [], Counter[str]()
     for run, row in zip(runs, rows, strict=True):
         names = run.history.metrics
         logged.update(names)

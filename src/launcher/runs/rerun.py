@@ -1,4 +1,4 @@
-"""Repeat the command line that started a run, for `resume`, `evaluate` and `export`."""
+"""The verbs that repeat the command line that started a run."""
 
 import argparse
 import os
@@ -19,6 +19,11 @@ from launcher.runs.stored_run import StoredRun
 REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
 """Overrides of the original command line that are replaced, or that a later command must not repeat."""
 SIGNALLED = 128
+VERBS = {
+    "resume": "Resume runs: repeat the command that started each.",
+    "evaluate": "Evaluate a checkpoint of each run on its validation set; job.checkpoint=1400 chooses the checkpoint.",
+    "export": "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses the checkpoint.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def rerun(arguments: argparse.Namespace, job: str | None = None) -> int:
-    """Run the command again for each selected run, one after the other; the first exit code that is not 0.
-
-    Args:
-        job: `evaluate` or `export` instead of the job that the run was started with. It runs here, not on SLURM.
-    """
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command again for each selected run, one after the other; the first exit code that is not 0."""
+    job = None if arguments.verb == "resume" else arguments.verb
     runs = [run_command(run, arguments.overrides, job) for run in selected(arguments.run, arguments.outputs)]
     if len(runs) == 1:
         start_in_place(runs[0])
@@ -62,6 +64,8 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
 def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None = None) -> list[str]:
     """The arguments of `python -m launcher` for a run: those it was started with, its id, then `overrides`.
 
+    Args:
+        job: `evaluate` or `export` instead of the job that the run was started with. It runs here, not on SLURM.
     Raises:
         ConfigError: the run has no record of its command line.
     """

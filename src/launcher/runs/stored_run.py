@@ -149,6 +149,11 @@ class StoredRun:
         return attempts
 
     @property
+    def failure(self) -> str | None:
+        """Why it failed; None for any other state."""
+        return str(self.attempts[-1].get("reason") or "") or None if self.state == "failed" and self.attempts else None
+
+    @property
     def started(self) -> str:
         """When the first attempt started, as run.json has it; empty if there was none."""
         return str(self.attempts[0].get("started") or "") if self.attempts else ""

@@ -133,6 +133,61 @@ def test_a_value_that_follows_another_is_shown_once(runs, make_run):
     assert [line[2] for line in rows(runs()[1])[1:]] == ["trainer.max_steps=10", "trainer.max_steps=20"]
 
 
+def test_the_most_informative_keys_come_first_without_nulls_and_defaults(runs, make_run):
+    """As in a folder of many kinds of runs: what differs must not be cut off behind what says nothing."""
+    targets = ["p.A", "p.B", "p.A", "p.A", "p.A"]
+    typed = ["optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1", "trainer.max_steps=5"]
+    for number, (target, override) in enumerate(zip(targets, typed, strict=True)):
+        settings = config(lr={0: 0.1, 1: 0.2}.get(number, 0.001), seed=int(number == 3), steps=5 if number == 4 else 10)
+        settings["model"] = {"_target_": target}
+        settings["run"]["tag"] = "again" if number == 2 else None
+        if number == 1:
+            del settings["scheduler"]  # it follows trainer.max_steps where it exists
+        make_run("m", f"aaaa000{number}", config=settings, choices=MLP, overrides=[override])
+    assert [line[2:4] for line in rows(runs()[1])[1:]] == [
+        ["model._target_=p.A optimizer.lr=0.1", "completed"],
+        ["model._target_=p.B optimizer.lr=0.2", "completed"],
+        ["model._target_=p.A run.tag=again", "completed"],
+        ["model._target_=p.A seed=1", "completed"],
+        ["model._target_=p.A trainer.max_steps=5", "completed"],
+    ]
+    full = [list(run["differs"]) for run in json.loads(runs("--json")[1])]
+    assert full[0] == ["model._target_", "optimizer.lr", "run.tag", "seed", "trainer.max_steps"]
+
+
+def test_a_run_that_has_only_defaults_shows_them(runs, make_run):
+    for number, overrides in enumerate(([], ["optimizer.lr=0.1"])):
+        make_run("m", f"aaaa000{number}", config=config(lr=0.1 if number else 0.01), choices=MLP, overrides=overrides)
+    assert [line[2] for line in rows(runs()[1])[1:]] == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
+
+
+def test_a_value_that_no_command_line_sets_is_shown(runs, make_run):
+    for number, lr in enumerate((0.1, 0.2)):  # the project's own YAML files were edited in between
+        make_run("m", f"aaaa000{number}", config=config(lr=lr), choices=MLP)
+    assert [line[2] for line in rows(runs()[1])[1:]] == ["optimizer.lr=0.1", "optimizer.lr=0.2"]
+
+
+@pytest.mark.parametrize("width", [None, 200, 120, 70])
+def test_failed_runs_have_a_reason(make_run, outputs, width):
+    make_run("m", "aaaa0001", config=config(seed=0), loss=1.5)
+    for number in (2, 3):
+        folder = make_run("m", f"aaaa000{number}", config=config(seed=number), state="failed")
+        record = json.loads(folder.record_path.read_text())
+        record["attempts"][-1]["reason"] = f"RuntimeError: number {number}\n" + "x" * 100
+        folder.record_path.write_text(json.dumps(record))
+    runs = find_runs(outputs)
+    heading, completed, *failed = table(runs, time.time(), width).lines(width)
+    assert (heading.split()[-1] == "reason") == (width != 70)
+    assert all("seed=" in line for line in failed)
+    if width != 70:
+        assert completed.endswith("  -")
+        assert [f"RuntimeError: number {number}" in line for number, line in zip((2, 3), failed, strict=True)] == [
+            True,
+            True,
+        ]
+    assert "reason" not in next(table(runs[:1], time.time(), width).lines(width))
+
+
 def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
     make_run("gpt", "aaaa0001", config=config())
     hook = {"ema": {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}, "bare": {"_target_": "a.B"}}

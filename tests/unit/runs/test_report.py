@@ -51,9 +51,9 @@ def test_the_file_has_all_it_needs(runs, sweep, outputs):
     data = data_of(page)
     assert (data["metric"], data["mode"]) == ("val/accuracy", "max"), "by the name of the best's metric"
     assert data["parameters"] == [
-        {"key": "note", "numeric": False, "log": False},
         {"key": "optimizer.lr", "numeric": True, "log": True},
-    ]
+        {"key": "note", "numeric": False, "log": False},
+    ], "the key with the most distinct values first"
     assert data["states"] == {"completed": 3, "failed": 1}
     second, last = data["runs"][1], data["runs"][3]
     assert second["best"]["val/accuracy"] == {"value": 0.25, "step": 10, "last": None}
