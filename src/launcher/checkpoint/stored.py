@@ -50,7 +50,8 @@ class StoredCheckpoint(ShardReader):
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
         """The state of one rank; None: it was saved with fewer ranks."""
-        return self._read_tree(f"rank-{rank:05d}")
+        state: dict[str, Any] | None = self._read_tree(f"rank-{rank:05d}")
+        return state
 
     def _read_tree(self, name: str) -> Any:
         listed = {entry.name for entry in self.manifest.files}  # a copy over another save may leave that one's files

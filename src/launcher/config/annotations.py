@@ -88,7 +88,8 @@ class _Spelled(ast.NodeTransformer):
         if not isinstance(name, ast.Name) or name.id == "Literal":
             return ast.Subscript(name, node.slice, ast.Load())
         if name.id in WRAPPERS:
-            return self.visit(node.slice)
+            inner: ast.AST = self.visit(node.slice)
+            return inner
         if name.id == "Annotated" and isinstance(node.slice, ast.Tuple):
             kind, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]

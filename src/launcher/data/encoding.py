@@ -114,7 +114,7 @@ class Encoder:
                 f"data.num_classes={'null' if self.num_classes is None else self.num_classes}: {where} has the label "
                 f"{label}; labels are 0 to data.num_classes - 1."
             )
-        return label
+        return int(label)
 
     def _chat(self, record: dict[str, Any], where: str) -> Document:
         """The assistant's turns are targets, with the tokens that end them."""

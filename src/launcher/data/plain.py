@@ -139,7 +139,7 @@ class Order:
         generators = own_generators(self.loader)
         for name in generators.keys() & self.state["own"].keys():
             _set_state(generators[name], self.state["own"][name])
-        rest = iter(self.inner)
+        rest: Iterator[Any] = iter(self.inner)
         first = next(rest, END)  # the sampler draws its order here, even if nothing is skipped
         if position == 0:
             return rest if first is END else chain([first], rest)

@@ -94,7 +94,8 @@ class Rows:
         inside = ends[np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")]
         begins = np.concatenate([np.array([start]), inside])
         places = np.arange(start, stop)
-        return places - begins[np.searchsorted(begins, places, side="right") - 1]
+        positions: np.ndarray = places - begins[np.searchsorted(begins, places, side="right") - 1]
+        return positions
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:

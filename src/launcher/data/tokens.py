@@ -111,7 +111,9 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
                 f"data.dtype={dtype}: {path} has {size} bytes, which is not a whole number of {dtype} tokens."
             )
         tokens = np.memmap(path, dtype=kind, mode="r")
-    return tokens.view(np.ndarray)  # slices of a memmap object are slow to make
+    # slices of a memmap object are slow to make
+    array: np.ndarray = tokens.view(np.ndarray)
+    return array
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:

@@ -70,7 +70,7 @@ def forward_flops(trainer: TrainerView, batch: Any) -> int:
             trainer.forward(batch)
     finally:
         model.train(was_training)
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **options: Any) -> int:

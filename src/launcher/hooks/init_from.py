@@ -11,12 +11,12 @@ from launcher.checkpoint.find import checkpoint_path, find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
-from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.run import ranks
-from launcher.strategies.weights import model_tensors, tied_names
+from launcher.strategies.weights import MODEL, model_tensors, tied_names
 
 INDEX = "model.safetensors.index.json"
 

@@ -94,7 +94,8 @@ class Resuming:
         value, problem = ranks.broadcast(result)
         if problem is not None:
             raise ConfigError(problem)
-        return value
+        found: T = value
+        return found
 
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
         """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all ranks take the next

@@ -78,7 +78,7 @@ class SkipSpikesHook(BaseHook):
         is_above = (present > mean + self.sigmas * deviation) & self._is_judged
         is_finite = present.isfinite().all()
         can_skip = (self._accepted >= self.warmup) & (self._in_row < self.max_in_row)
-        is_spike = is_finite & can_skip & is_above.any()
+        is_spike: torch.Tensor = is_finite & can_skip & is_above.any()
         is_accepted = is_finite & ~is_spike
 
         at = (self._accepted % self.window).view(1)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import ShardReader, write_tensors
-from launcher.checkpoint.stored import MODEL, StoredCheckpoint
+from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.plain import to_plain
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
@@ -20,7 +20,7 @@ from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.run.folder import RunFolder
 from launcher.run.logs import setup_logging
 from launcher.run.ranks import Ranks
-from launcher.strategies.weights import EXTRA, TIED
+from launcher.strategies.weights import EXTRA, MODEL, TIED
 from launcher.train.build import logger
 
 WEIGHTS = "model.safetensors"

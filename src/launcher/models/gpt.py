@@ -204,7 +204,8 @@ class Attention(nn.Module):
             q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=mask is None,
             enable_gqa=self.grouped,
         )  # fmt: skip
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        outputs: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return outputs
 
 
 class SwiGLU(nn.Module):
@@ -217,7 +218,8 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(ffn_dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        outputs: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return outputs
 
 
 def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,8 @@ class MLP(Model):
         x = input if self.embedding is None else self._windows(self.embedding(input), positions)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        outputs: Tensor = self.head(x)
+        return outputs
 
     def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
         """Each position's last `context` embeddings, itself last: [B, T, E] -> [B, T, context * E].

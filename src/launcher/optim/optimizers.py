@@ -100,7 +100,8 @@ def lion(
         raise ConfigError(
             "optimizer=lion: needs the package lion-pytorch; pip install 'torch-launcher[lion]'."
         ) from error
-    return Lion(decay_groups(model, weight_decay, no_decay), lr=lr, betas=_pair(betas))
+    optimizer: torch.optim.Optimizer = Lion(decay_groups(model, weight_decay, no_decay), lr=lr, betas=_pair(betas))
+    return optimizer
 
 
 def muon(

@@ -201,7 +201,12 @@ def cosine_factor(total: int, warmup: int, floor: float) -> Factor:
 
 
 def wsd_factor(total: int, warmup: int, decay_steps: int, decay: str, floor: float) -> Factor:
-    shape = {"linear": lambda q: 1 - q, "cosine": _half_cosine, "sqrt": lambda q: 1 - math.sqrt(q)}[decay]
+    shapes: dict[str, Callable[[float], float]] = {
+        "linear": lambda q: 1 - q,
+        "cosine": _half_cosine,
+        "sqrt": lambda q: 1 - math.sqrt(q),
+    }
+    shape = shapes[decay]
     return _warmed(warmup, lambda step: floor + (1 - floor) * shape(_progress(step, total - decay_steps, total)))
 
 

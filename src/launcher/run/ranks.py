@@ -230,7 +230,8 @@ def on_main(act: Callable[[], T]) -> T:
         raise signals.Stop(answer)
     if kind == "failed":
         raise TrainingError(f"Rank 0 failed: {answer}")
-    return answer
+    agreed: T = answer
+    return agreed
 
 
 def _wait_until_read(key: str, readers: int) -> None:

@@ -86,11 +86,13 @@ class RunRecord:
     @property
     def state(self) -> str | None:
         """queued, running, paused, preempted, cancelled, completed or failed; None before the first attempt."""
-        return self.data["state"]
+        state: str | None = self.data["state"]
+        return state
 
     @property
     def step(self) -> int:
-        return self.data["step"]
+        step: int = self.data["step"]
+        return step
 
     @property
     def attempt(self) -> Attempt | None:

@@ -69,7 +69,9 @@ class Script:
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
         """The complete script to be written at `path`; `count` tasks make an array, None makes a plain job."""
-        return self._executor(path.parent, count, parallelism)._make_submission_file_text(self.command(path), "")
+        executor = self._executor(path.parent, count, parallelism)
+        script: str = executor._make_submission_file_text(self.command(path), "")
+        return script
 
     def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
         submitit = import_submitit()

@@ -112,4 +112,5 @@ def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Fut
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)
-    return work.get_future().then(lambda done: gradients.copy_(done.value()[0]))
+    mean: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: gradients.copy_(done.value()[0]))
+    return mean

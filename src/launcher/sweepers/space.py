@@ -107,7 +107,7 @@ def distribution(override: Override) -> BaseDistribution:
     return CategoricalDistribution(choices)
 
 
-def rounded(value: Any, among: BaseDistribution) -> Value:
+def rounded(value: Value, among: BaseDistribution) -> Value:
     """A sampled value, rounded for the command line but still within its range."""
     if not isinstance(among, FloatDistribution):
         return value

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
@@ -203,7 +204,7 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
     ]
 
 
-class _Pipe(logging.StreamHandler):
+class _Pipe(logging.StreamHandler[TextIO]):
     """Sends lines to the training process, which logs them as its own; once it has ended, nobody reads them."""
 
     def handleError(self, record: logging.LogRecord) -> None:

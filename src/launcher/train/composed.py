@@ -75,7 +75,8 @@ class Trainer(BaseTrainer):
         return self._strategy
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        return self.model(input)
+        outputs: tuple[torch.Tensor | None, Records] = self.model(input)
+        return outputs
 
     def _forward_name(self) -> str:
         return f"{type(self.unwrapped_model).__name__}.forward"

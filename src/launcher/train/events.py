@@ -81,5 +81,6 @@ def _log_method(hook: BaseHook) -> Call | None:
             break
         for name in ("on_log", "on_log_scalars"):
             if name in vars(owner):
-                return getattr(hook, name)
+                method: Call = getattr(hook, name)
+                return method
     return None

@@ -33,4 +33,6 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     size = length(data.train_dataset())
     if size is None:
         raise ConfigError(f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps.")
-    return OmegaConf.create(escaped(with_steps(stored(config), total_steps(epochs, size, config.data.batch_size))))
+    steps = total_steps(epochs, size, config.data.batch_size)
+    known: DictConfig = OmegaConf.create(escaped(with_steps(stored(config), steps)))
+    return known

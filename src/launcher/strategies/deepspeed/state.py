@@ -9,9 +9,9 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.strategies.base import Part, Saved
 from launcher.strategies.deepspeed.masters import Slot, find_slots, is_trained
-from launcher.strategies.native import MODEL, OPTIMIZER
+from launcher.strategies.native import OPTIMIZER
 from launcher.strategies.optimizer_state import IMPLEMENTATION_SETTINGS, check_groups
-from launcher.strategies.weights import EXTRA, misfits
+from launcher.strategies.weights import EXTRA, MODEL, misfits
 
 
 class EngineState:
