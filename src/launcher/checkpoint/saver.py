@@ -20,7 +20,7 @@ from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.run.deadline import progress
 from launcher.run.ranks import Ranks, maximum, world_size
-from launcher.strategies.base import Part, Snapshot
+from launcher.strategies.base import ShardSpec, Snapshot
 
 POLL = 1.0
 """Seconds between two looks at a writer while waiting for it."""
@@ -47,7 +47,7 @@ class Payload:
     tensors: Mapping[str, torch.Tensor]
     rank_state: Any
     global_state: Any
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, ShardSpec] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     is_best: bool = False
 

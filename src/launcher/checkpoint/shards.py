@@ -24,7 +24,7 @@ from launcher.checkpoint.chunks import read_bytes
 from launcher.checkpoint.files import FileEntry, nothing, write_file
 from launcher.checkpoint.header import DTYPES, OTHER_DTYPES, PARTS, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, changed
-from launcher.strategies.base import Part
+from launcher.strategies.base import ShardSpec
 
 READERS = 4
 """Reading threads: enough to keep a disk busy while other bytes are hashed."""
@@ -51,7 +51,7 @@ def why_not_stored(tensor: torch.Tensor) -> str | None:
 def write_tensors(
     path: Path,
     tensors: Mapping[str, torch.Tensor],
-    parts: Mapping[str, Part] | None = None,
+    parts: Mapping[str, ShardSpec] | None = None,
     advanced: Callable[[], None] = nothing,
 ) -> FileEntry:
     """Write CPU tensors.
@@ -165,7 +165,7 @@ class ShardReader:
                 self._pool, self._reads = None, []
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, which is the box or run (see `Part`) of the whole tensor at `offset` (default: the origin)."""
+        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor at `offset` (default: the origin)."""
         target = target.detach()
         offset = offset or (0,) * target.dim()
         whole, pieces = self._shapes[name], self._pieces[name]

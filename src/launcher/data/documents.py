@@ -14,7 +14,7 @@ from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
 from launcher.data.files import find_files
 from launcher.data.records import Reader, read_jsonl, read_parquet
-from launcher.data.rows import Rows
+from launcher.data.rows import PackedDataset
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.errors import ConfigError
 from launcher.run import signals
@@ -28,7 +28,7 @@ VERSION = 1
 
 
 class DocumentData(DataSource):
-    """Samples of documents, as mappings with `input_ids` and `labels`; see `launcher.data.rows.Rows`.
+    """Samples of documents, as mappings with `input_ids` and `labels`; see `launcher.data.rows.PackedDataset`.
 
     The files are read once, a record at a time, and kept as tokens in `cache`, which is memory-mapped.
 
@@ -93,15 +93,15 @@ class DocumentData(DataSource):
         if self.fields.label is not None and self.num_classes is None:
             raise ConfigError(f"data.label_field={self.fields.label}: needs data.num_classes, the number of classes.")
 
-    def train_dataset(self) -> Rows:
+    def train_dataset(self) -> PackedDataset:
         return self._rows("data.files", self.files, 0.0 if self.val_files else self.val_fraction, "train")
 
-    def val_dataset(self) -> Rows | None:
+    def val_dataset(self) -> PackedDataset | None:
         if self.val_files is not None:
             return self._rows("data.val_files", self.val_files, 0.0, "train")
         return self._rows("data.files", self.files, self.val_fraction, "val") if self.val_fraction else None
 
-    def _rows(self, key: str, patterns: str | list[str], val_fraction: float, part: str) -> Rows:
+    def _rows(self, key: str, patterns: str | list[str], val_fraction: float, part: str) -> PackedDataset:
         from launcher.run.ranks import on_main  # imports torch
 
         files = self.find(key, patterns)
@@ -113,7 +113,7 @@ class DocumentData(DataSource):
                 f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer} has "
                 f"{store.meta['vocab_size']} tokens; set data.vocab_size={store.meta['vocab_size']} or more."
             )
-        rows = Rows(store, self.seq_len, self.pack)
+        rows = PackedDataset(store, self.seq_len, self.pack)
         if not len(rows):
             other = "too few to train on with" if part == "train" else "too few to hold any out with"
             raise ConfigError(f"{key}: the files have {sum(store.meta['documents'].values())} documents, {other} "

@@ -41,7 +41,7 @@ class PlainLoader:
         self.loader = loader
         self.logger = logger
         self.consumed = 0
-        self._order = Order(loader)
+        self._order = ResumableSampler(loader)
         self._epochs: DataLoader[Any] | None = None
 
     @property
@@ -94,7 +94,7 @@ class PlainLoader:
         return [length(self.loader.dataset), length(self.loader)]
 
 
-class Order:
+class ResumableSampler:
     """What a loader's sampler or batch sampler yields, from any position of an epoch on.
 
     `state` has the states of the generators when the sampler began the present epoch; None: it has not begun.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 IGNORED = -100
 
 
-class Rows:
+class PackedDataset:
     """Sample i is a row of at most `seq_len` tokens.
 
     If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels` and `position_ids`
@@ -115,5 +115,5 @@ def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.n
     return np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
 
 
-def _opened(folder: Any, seq_len: int, pack: bool) -> Rows:
-    return Rows(TokenStore(folder), seq_len, pack)
+def _opened(folder: Any, seq_len: int, pack: bool) -> PackedDataset:
+    return PackedDataset(TokenStore(folder), seq_len, pack)

@@ -13,8 +13,8 @@ from torch import nn
 from launcher.config.arguments import check_bounds
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
-from launcher.strategies.base import Saved, Strategy
-from launcher.strategies.sharded import Companion
+from launcher.strategies.base import Strategy, TensorReader
+from launcher.strategies.sharded import ShardedLike
 
 Records = dict[str, Any]
 """Nested dicts of numbers or 0-d tensors."""
@@ -225,12 +225,12 @@ class BaseHook:
     def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of tensors or arrays, whose values are to be counted in bins."""
 
-    def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
+    def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
         """Tensors with the shapes of the model's, by names that no other hook uses. Each rank stores its own pieces, so
         they can be restored under any strategy and number of ranks. All other state goes into `on_state_dict`."""
         return {}
 
-    def load_tensors(self, trainer: TrainerView, saved: Saved) -> None:
+    def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
         """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`, and again if the checkpoint
         turns out to be damaged and an older one is read."""
 

@@ -19,7 +19,7 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
-from launcher.hooks.resuming import Resuming
+from launcher.hooks.resuming import CheckpointRestorer
 from launcher.hooks.state import hook_pieces, hook_states
 from launcher.run import deadline, signals
 from launcher.run.folder import RunFolder, place_of, run_name
@@ -115,7 +115,7 @@ class CheckpointingHook(BaseHook):
             self._handlers = handlers if theirs else {}  # `python -m launcher` keeps its handlers until it ends
         self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
-        self.resuming = Resuming(self.store, self.load, self._fork, self.texts.get("config.yaml"))
+        self.resuming = CheckpointRestorer(self.store, self.load, self._fork, self.texts.get("config.yaml"))
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 

@@ -9,8 +9,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import refuse_flat_buffers
-from launcher.strategies.base import Saved
-from launcher.strategies.sharded import Companion, is_sharded, local
+from launcher.strategies.base import TensorReader
+from launcher.strategies.sharded import ShardedLike, is_sharded, local
 from launcher.strategies.weights import model_tensors, unwrap
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
@@ -167,16 +167,16 @@ class EmaHook(BaseHook):
         return self._module
 
     # -------------------------------------------------------------------------------------------------------- state
-    def state_tensors(self, trainer: TrainerView) -> dict[str, Companion]:
+    def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
         self._prepare(trainer)
         self._settle()
         return {
-            f"{self.name}/{decay!r}/{name}": Companion(average, weight)
+            f"{self.name}/{decay!r}/{name}": ShardedLike(average, weight)
             for decay, averages in self._averages.items()
             for (name, weight), average in zip(self._weights.items(), averages, strict=True)
         }
 
-    def load_tensors(self, trainer: TrainerView, saved: Saved) -> None:
+    def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
         stored = set(saved.names())
         tensors = self.state_tensors(trainer)
         self._restored = stored & tensors.keys()

@@ -10,7 +10,7 @@ from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
-from launcher.hooks.init_from import Renamed
+from launcher.hooks.init_from import RenamingReader
 from launcher.optim.schedulers import set_rate, set_rates
 from launcher.run.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, tied_names
@@ -82,7 +82,7 @@ class Fork:
             trainer.strategy.load(stored)
         else:
             names = [*model_tensors(trainer.model), *tied_names(trainer.model)]
-            trainer.strategy.load_weights(Renamed(stored, names))
+            trainer.strategy.load_weights(RenamingReader(stored, names))
         if is_other or not takes_optimizer:
             _set_groups(trainer, own_groups, own_schedule, saved_schedule)
 

@@ -39,7 +39,7 @@ class InitFromHook(BaseHook):
         if ranks.broadcast(bool(own.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), tied_names(trainer.model)
-        weights = Renamed(open_weights(self.source, self.outputs), [*names, *tied])
+        weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
         try:
             problems = weights.differences(tied)
             if self.strict and problems:
@@ -57,7 +57,7 @@ class InitFromHook(BaseHook):
         trainer.logger.info("Weights from %s: %d of %d.", weights.path, len(names) - missing, len(names))
 
 
-class Renamed:
+class RenamingReader:
     """Stored weights under the model's own names.
 
     Compared with the model's names, those in a file may lack a prefix or have an extra one (`model.` of a wrapper,

@@ -34,7 +34,7 @@ class Choice(NamedTuple):
     """What the run has been rolled back to, this time included."""
 
 
-class Resuming:
+class CheckpointRestorer:
     """Finds and loads the checkpoint of one start.
 
     Args:

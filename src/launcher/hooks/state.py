@@ -11,8 +11,8 @@ import torch
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
-from launcher.strategies.base import Part
-from launcher.strategies.sharded import Companion, piece_to_write
+from launcher.strategies.base import ShardSpec
+from launcher.strategies.sharded import ShardedLike, piece_to_write
 from launcher.strategies.weights import model_tensors
 
 SHARED = ("model", "training_state")
@@ -57,12 +57,12 @@ def load_hook_states(
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
 
 
-def hook_tensors(trainer: TrainerView) -> dict[str, Companion]:
+def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     """
     Raises:
         ConfigError: two hooks use one name.
     """
-    tensors: dict[str, Companion] = {}
+    tensors: dict[str, ShardedLike] = {}
     for name, hook in named(trainer.hooks):
         own = hook.state_tensors(trainer)
         if common := own.keys() & tensors.keys():
@@ -71,10 +71,10 @@ def hook_tensors(trainer: TrainerView) -> dict[str, Companion]:
     return tensors
 
 
-def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
+def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
     """The pieces of `hook_tensors` that this rank writes, and their places."""
     tensors: dict[str, torch.Tensor] = {}
-    parts: dict[str, Part] = {}
+    parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
         if (piece := piece_to_write(companion.like, trainer.strategy.ranks, companion.values)) is not None:
             tensors[name], part = piece

@@ -25,22 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     """0 if each sample was used at most once per epoch, and exactly once in a complete one; else 1."""
-    account = Account.of(audited)
+    ledger = SampleLedger.of(audited)
     if arguments.json:
-        for stretch in account.stretches:
-            print(json.dumps(asdict(stretch) | {"indices": account.indices(stretch)}))
+        for part in ledger.ranges:
+            print(json.dumps(asdict(part) | {"indices": ledger.indices(part)}))
     elif arguments.step is not None:
-        print(*account.indices(account.at(arguments.step)))
+        print(*ledger.indices(ledger.at(arguments.step)))
     else:
         page = Page()
-        page.print(attempts(audited, account))
-        for sentence in account.sentences():
+        page.print(attempts(audited, ledger))
+        for sentence in ledger.sentences():
             page.print(sentence, markup=False, soft_wrap=True)
-    return int(not account.is_exact)
+    return int(not ledger.is_exact)
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SampleRange:
     """A step, or several that cannot be told apart, and its positions [start, end) in the order of samples."""
 
     first: int
@@ -50,7 +50,7 @@ class Stretch:
     attempt: int | None = None
 
 
-class Point(NamedTuple):
+class SampleCount(NamedTuple):
     """How many samples had been used after a step."""
 
     step: int
@@ -59,15 +59,15 @@ class Point(NamedTuple):
 
 
 @dataclass
-class Account:
+class SampleLedger:
     """The order of the samples, and the stretches of it that the steps have used. A step that was computed again after
     a resume is listed once."""
 
     order: SampleOrder
-    stretches: list[Stretch]
+    ranges: list[SampleRange]
 
     @classmethod
-    def of(cls, run: StoredRun) -> "Account":
+    def of(cls, run: StoredRun) -> "SampleLedger":
         """
         Raises:
             ConfigError: the run does not count samples, or its order is not known.
@@ -82,7 +82,7 @@ class Account:
         start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
         first = points[0]
         used = first.samples - (first.step - start) * batch if start else 0
-        return cls(order_of(run), list(stretches([Point(start, used, None), *points], batch)))
+        return cls(order_of(run), list(ranges_between([SampleCount(start, used, None), *points], batch)))
 
     @property
     def is_exact(self) -> bool:
@@ -91,32 +91,32 @@ class Account:
     def faults(self) -> list[str]:
         """Where the positions do not continue from one step to the next."""
         faults = []
-        for before, after in pairwise(self.stretches):
+        for before, after in pairwise(self.ranges):
             if after.start != before.end or after.end < after.start:
                 faults.append(f"step {after.first} begins at position {after.start}, and step {before.last} ended at "
                               f"{before.end}")  # fmt: skip
         return faults
 
-    def at(self, step: int) -> Stretch:
-        for stretch in self.stretches:
-            if stretch.first <= step <= stretch.last:
-                return stretch
-        last = self.stretches[-1].last
-        raise ConfigError(f"--step={step}: must be from {self.stretches[0].first} to {last}.")
+    def at(self, step: int) -> SampleRange:
+        for part in self.ranges:
+            if part.first <= step <= part.last:
+                return part
+        last = self.ranges[-1].last
+        raise ConfigError(f"--step={step}: must be from {self.ranges[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
         """How many samples had been used after a step; None if that is known only for several steps together."""
-        if step < self.stretches[0].first:
-            return self.stretches[0].start
-        return next((stretch.end for stretch in self.stretches if stretch.last == step), None)
+        if step < self.ranges[0].first:
+            return self.ranges[0].start
+        return next((part.end for part in self.ranges if part.last == step), None)
 
-    def indices(self, stretch: Stretch) -> list[int]:
-        """The samples of a stretch, in their order, as indices of the dataset."""
-        return [int(index) for index in self.order.indices(stretch.start, max(0, stretch.end - stretch.start))]
+    def indices(self, part: SampleRange) -> list[int]:
+        """The samples of a range, in their order, as indices of the dataset."""
+        return [int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))]
 
     def sentences(self) -> Iterator[str]:
         """How often the samples of each epoch were used."""
-        size, begin, end = self.order.size, self.stretches[0].start, self.stretches[-1].end
+        size, begin, end = self.order.size, self.ranges[0].start, self.ranges[-1].end
         if faults := self.faults():
             yield f"The count of samples does not follow from step to step: {'; '.join(faults)}."
             return
@@ -131,7 +131,7 @@ class Account:
             count = min(end, (epoch + 1) * size) - max(begin, epoch * size)
             rest = "" if epoch < last else "; it is not complete"
             yield f"Epoch {epoch + 1}: {count} of {size} samples, each once{rest}."
-        joint = sum(stretch.last > stretch.first for stretch in self.stretches)
+        joint = sum(part.last > part.first for part in self.ranges)
         if joint:
             yield (
                 f"In {joint} intervals of metrics.jsonl, more samples were used than the steps need, since steps were "
@@ -139,10 +139,10 @@ class Account:
             )
 
 
-def counted(run: StoredRun) -> list[Point]:
+def counted(run: StoredRun) -> list[SampleCount]:
     """The sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step once, even if it was
     computed several times."""
-    points: dict[int, Point] = {}
+    points: dict[int, SampleCount] = {}
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
         try:
@@ -150,25 +150,25 @@ def counted(run: StoredRun) -> list[Point]:
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
             continue
         if saved is not None:
-            points[step] = Point(step, saved, None)
+            points[step] = SampleCount(step, saved, None)
     for row in read_rows(run.folder.metrics_path):
         logged, samples = row.get("step"), row.get("samples")
         if isinstance(logged, int) and isinstance(samples, int) and logged > 0:
-            points[logged] = Point(logged, samples, row.get("attempt"))
+            points[logged] = SampleCount(logged, samples, row.get("attempt"))
     return [points[step] for step in sorted(points)]
 
 
-def stretches(points: list[Point], batch: int) -> Iterator[Stretch]:
+def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRange]:
     """The stretches between the points. Each step has used `batch` samples if that adds up; otherwise the steps between
-    two points are one stretch."""
+    two counts are one range."""
     for before, after in pairwise(points):
         steps, samples = after.step - before.step, after.samples - before.samples
         if samples != steps * batch:
-            yield Stretch(before.step + 1, after.step, before.samples, after.samples, after.attempt)
+            yield SampleRange(before.step + 1, after.step, before.samples, after.samples, after.attempt)
             continue
         for number in range(steps):
             start = before.samples + number * batch
-            yield Stretch(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
+            yield SampleRange(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
 
 
 def order_of(run: StoredRun) -> SampleOrder:
@@ -235,7 +235,7 @@ def saved_fingerprint(root: Path) -> str | None:
     return None
 
 
-def attempts(run: StoredRun, account: Account) -> Any:
+def attempts(run: StoredRun, ledger: SampleLedger) -> Any:
     """Each attempt: its steps, those that a later attempt computed again, and the samples of the other steps."""
     table = grid("attempt", "steps", "computed again", "samples")
     every = run.attempts
@@ -245,7 +245,7 @@ def attempts(run: StoredRun, account: Account) -> Any:
         end = int(run.record.get("step") or start) if recorded is None else int(recorded)
         later = min((int(other.get("start_step") or 0) for other in every[number + 1 :]), default=end)
         kept = max(start, min(end, later))
-        first, last = account.position(start), account.position(kept)
+        first, last = ledger.position(start), ledger.position(kept)
         table.add_row(
             str(attempt.get("number")),
             steps(start, end),

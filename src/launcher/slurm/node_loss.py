@@ -13,7 +13,7 @@ from launcher.run.holder import is_held
 from launcher.run.provenance import slurm_job_id
 from launcher.run.record import RunRecord
 
-LONGEST = 120.0
+MAX_BACKOFF = 120.0
 """Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has ended."""
 
 
@@ -28,7 +28,7 @@ def record_loss(
     """Returns whether the run's process has ended: another must not start before."""
     waited = 0.0
     while is_held(folder):
-        if waited >= LONGEST:
+        if waited >= MAX_BACKOFF:
             return False
         sleep(0.2)
         waited += 0.2

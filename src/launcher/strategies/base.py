@@ -27,12 +27,12 @@ class Snapshot:
 
     tensors: dict[str, torch.Tensor]
     meta: dict[str, Any] = field(default_factory=dict)
-    parts: dict[str, "Part"] = field(default_factory=dict)
+    parts: dict[str, "ShardSpec"] = field(default_factory=dict)
     """Where the pieces of sharded tensors belong."""
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardSpec:
     """The position of a rank's piece in a tensor of `shape`.
 
     A piece with as many dimensions as the tensor is a box that starts at `offset`. A 1-D piece of an N-D tensor is a
@@ -43,7 +43,7 @@ class Part:
     offset: tuple[int, ...]
 
 
-class Saved(Protocol):
+class TensorReader(Protocol):
     """What a strategy loads from: stored tensors by name, each read directly into its destination."""
 
     path: Path
@@ -60,7 +60,7 @@ class Saved(Protocol):
         """A context in which reads run concurrently; their values are complete only at its end."""
 
     def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box or range (see `Part`) of the full tensor that starts at `offset` (default: the
+        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor that starts at `offset` (default: the
         origin)."""
 
 
@@ -145,11 +145,11 @@ class Strategy(ABC):
         """This rank's part of model, optimizer and scaler."""
 
     @abstractmethod
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: TensorReader) -> None:
         """Restore model, optimizer and scaler, also from a checkpoint of another world size."""
 
     @abstractmethod
-    def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
+    def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         """Load model tensors only. Returns a sentence for each that does not match; `strict`: raises TrainingError."""
 
     @abstractmethod

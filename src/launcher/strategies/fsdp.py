@@ -14,10 +14,10 @@ from launcher.optim.precision import Precision
 from launcher.run import ranks
 from launcher.run.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.first_weights import META, draw, outline, same_draws
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.same_use import SameUse
 from launcher.strategies.sharded import copy_piece
 from launcher.strategies.step import StepPlan, StepResult
 from launcher.strategies.units import own_parameters, shard_units
@@ -123,7 +123,7 @@ class FsdpStrategy(NativeStrategy):
             )
         self.attach(model, optimizer, self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
-        self._same_use = SameUse(model, units, self.name) if self.ranks.world_size > 1 else None
+        self._same_use = CollectiveConsistencyCheck(model, units, self.name) if self.ranks.world_size > 1 else None
         return self.model, self.optimizer
 
     def _shard(self, model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from launcher.optim.precision import Precision
 from launcher.run import ranks
 from launcher.run.device import get_device
 from launcher.run.ranks import Ranks
-from launcher.strategies.base import Part, Saved, Snapshot, Strategy
+from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
 from launcher.strategies.first_weights import build
 from launcher.strategies.norms import by_mesh, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
@@ -188,7 +188,7 @@ class NativeStrategy(Strategy):
         live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
         live |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
         tensors: dict[str, torch.Tensor] = {}
-        parts: dict[str, Part] = {}
+        parts: dict[str, ShardSpec] = {}
         for name, tensor in live.items():
             if (piece := piece_to_write(tensor, self.ranks)) is not None:
                 tensors[name], part = piece
@@ -198,17 +198,17 @@ class NativeStrategy(Strategy):
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: TensorReader) -> None:
         self.load_model(saved)
         load_extra_state(self.model, saved.meta[EXTRA])
         load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
         if self._scales and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
 
-    def load_model(self, saved: Saved) -> None:
+    def load_model(self, saved: TensorReader) -> None:
         load_model_tensors(self.model, saved, MODEL, strict=True)
 
-    def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
+    def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.strategies.base import Saved
+from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import read_into, zeros_like_piece
 from launcher.strategies.weights import unwrap
 
@@ -55,7 +55,7 @@ def optimizer_snapshot(
 def load_optimizer(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    saved: Saved,
+    saved: TensorReader,
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
@@ -121,7 +121,9 @@ def _groups(count: int) -> str:
     return "1 group" if count == 1 else f"{count} groups"
 
 
-def _read(saved: Saved, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None) -> torch.Tensor:
+def _read(
+    saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None
+) -> torch.Tensor:
     """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless
     the kernel reads it. The tensor `present` is reused if it fits: allocating costs more than reading."""
     shape = saved.shape(full)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from launcher.run.ranks import Ranks
-from launcher.strategies.base import Part, Saved
+from launcher.strategies.base import ShardSpec, TensorReader
 
 
 @dataclass(frozen=True)
-class Companion:
+class ShardedLike:
     """Values that belong to a tensor of the model, such as its average: this rank's piece, on any device and of any
     dtype, with the layout of `like`."""
 
@@ -28,7 +28,7 @@ class Companion:
         local(full).copy_(self.values)
         return whole(full)
 
-    def read(self, saved: Saved, name: str) -> None:
+    def read(self, saved: TensorReader, name: str) -> None:
         if not is_sharded(self.like):
             saved.read_into(name, self.values)
         elif self.values.numel():
@@ -52,13 +52,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def piece_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
-) -> tuple[torch.Tensor, Part | None] | None:
+) -> tuple[torch.Tensor, ShardSpec | None] | None:
     """The piece of a tensor that this rank writes; None if another rank writes the same values, or this rank has none.
 
     A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first replica is written.
 
     Args:
-        values: a companion's (see `Companion`), to be written in place of the tensor's.
+        values: a companion's (see `ShardedLike`), to be written in place of the tensor's.
     """
     own = local(tensor) if values is None else values
     if not is_sharded(tensor):
@@ -68,10 +68,10 @@ def piece_to_write(
     replicas = [at for at, placement in zip(coordinate, sharded.placements, strict=True) if placement.is_replicate()]
     if any(replicas) or (not own.numel() and tensor.numel()):
         return None
-    return own, Part(tuple(tensor.shape), _offset(sharded))
+    return own, ShardSpec(tuple(tensor.shape), _offset(sharded))
 
 
-def read_into(saved: Saved, name: str, target: torch.Tensor) -> None:
+def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
     """Fill `target` with the stored values; for a DTensor, only this rank's piece."""
     if not is_sharded(target):
         saved.read_into(name, target)

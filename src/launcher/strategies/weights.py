@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.strategies.base import Saved
+from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import local, read_into
 
 MODEL = "model/"
@@ -98,7 +98,7 @@ class Tied:
         prefix: of the stored names.
     """
 
-    def __init__(self, saved: Saved, tied: Mapping[str, str], prefix: str = ""):
+    def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
         stored = set(saved.names())
         others = ((prefix + own, prefix + other) for other, own in tied.items())
@@ -129,7 +129,7 @@ def _address(tensor: torch.Tensor) -> int:
     return local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
-def load_model_tensors(model: nn.Module, saved: Saved, prefix: str, strict: bool) -> list[str]:
+def load_model_tensors(model: nn.Module, saved: TensorReader, prefix: str, strict: bool) -> list[str]:
     """Copy stored tensors into the model's own, in place; by `load_state_dict()` where `state_dict()` returns copies.
 
     Returns:
@@ -198,9 +198,9 @@ def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = Tr
 
 def load_weights(
     model: nn.Module,
-    saved: Saved,
+    saved: TensorReader,
     strict: bool = True,
-    load_tensors: Callable[[Saved, str, bool], list[str]] | None = None,
+    load_tensors: Callable[[TensorReader, str, bool], list[str]] | None = None,
 ) -> list[str]:
     """Load from a checkpoint, or from a file that has only weights.
 
@@ -223,7 +223,9 @@ def _extra(name: str) -> str:
     return f"{name}.{EXTRA}" if name else EXTRA
 
 
-def misfits(model: nn.Module, own: dict[str, tuple[int, ...]], saved: Saved, prefix: str, strict: bool) -> list[str]:
+def misfits(
+    model: nn.Module, own: dict[str, tuple[int, ...]], saved: TensorReader, prefix: str, strict: bool
+) -> list[str]:
     """A sentence, which begins with the name, for each stored tensor that does not fit the model's `own` shapes.
 
     Raises:

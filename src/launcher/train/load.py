@@ -21,7 +21,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.init_from import Renamed
+from launcher.hooks.init_from import RenamingReader
 from launcher.run.files import expanded
 from launcher.run.folder import RunFolder, named_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, tied_names
@@ -62,7 +62,7 @@ def load_model(
     try:
         saved = ShardReader(exported) if is_export else _opened(path, weights)
         model = _build(path / "config.yaml")
-        load_weights(model, Renamed(saved, [*model_tensors(model), *tied_names(model)]) if is_export else saved)
+        load_weights(model, RenamingReader(saved, [*model_tensors(model), *tied_names(model)]) if is_export else saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return model.eval()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.data.rows import IGNORED, Rows
+from launcher.data.rows import IGNORED, PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.run.ranks import broadcast
@@ -16,7 +16,7 @@ from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")
 Forward = Callable[[Any], tuple[Tensor | None, Records]]
-LONGEST = 16
+MAX_TESTED_LEN = 16
 """Tokens of a measured row: the boundary matters, not the length."""
 
 
@@ -30,11 +30,11 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
     Raises:
         ConfigError: the model mixes the documents.
     """
-    if not isinstance(dataset, Rows) or not dataset.pack:
+    if not isinstance(dataset, PackedDataset) or not dataset.pack:
         return
     model, name = trainer.model, type(getattr(trainer.unwrapped_model, "model", trainer.unwrapped_model)).__name__
     # kernels that keep documents apart may do so for a single row only
-    measured = min(2, micro_batch_size), min(LONGEST, dataset.seq_len), dataset.store.meta["vocab_size"]
+    measured = min(2, micro_batch_size), min(MAX_TESTED_LEN, dataset.seq_len), dataset.store.meta["vocab_size"]
     was_training = model.training
     model.eval()
     try:

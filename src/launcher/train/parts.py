@@ -17,8 +17,8 @@ from launcher.models.output import check_output, described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.run.ranks import Agreement
-from launcher.strategies.adopted import AdoptedStrategy
 from launcher.strategies.base import Strategy
+from launcher.strategies.external import ExternalStrategy
 from launcher.strategies.step import StepPlan
 from launcher.strategies.weights import unwrap
 from launcher.train.batches import Batches
@@ -131,7 +131,7 @@ class TrainerParts:
         return []
 
     def build_strategy(self) -> Strategy:
-        return AdoptedStrategy(
+        return ExternalStrategy(
             self.model, self.optimizer, self.grad_scaler, self.step_plan(), self.precision, self.device,
             self.state_dict_options,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import DTYPES, ShardReader, why_not_stored, write_tensors
-from launcher.strategies.base import Part
+from launcher.strategies.base import ShardSpec
 
 
 def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_every_dtype_comes_back_or_is_refused(tmp_path: Path) -> None:
         source.view(torch.uint8).copy_(torch.arange(source.nbytes).view(4, -1) % 2)
         halves = dict(zip("ab", source.split(2), strict=True))
         for name, half in halves.items():
-            write_tensors(tmp_path / name, {"w": half}, {"w": Part((4, 3), (0 if name == "a" else 2, 0))})
+            write_tensors(tmp_path / name, {"w": half}, {"w": ShardSpec((4, 3), (0 if name == "a" else 2, 0))})
         reader = ShardReader([tmp_path / name for name in halves])
         assert (reader.shape("w"), reader.dtype("w")) == ((4, 3), dtype)
         assert torch.equal(reader.read("w").view(torch.uint8), source.view(torch.uint8)), dtype
@@ -76,7 +76,7 @@ def test_any_cut_fits_any_other(
         files.append(folder / str(rank))
         # what lies before and behind it in the file must not be read
         tensors = {"before": torch.tensor([7], dtype=dtype), "w": piece, "behind": torch.tensor([7], dtype=dtype)}
-        entries[str(rank)] = write_tensors(files[-1], tensors, {"w": Part(shape, offset)})
+        entries[str(rank)] = write_tensors(files[-1], tensors, {"w": ShardSpec(shape, offset)})
     reader = ShardReader(files, entries=entries if are_verified else None)
     assert torch.equal(reader.read("w"), whole)
     targets = []
@@ -93,13 +93,13 @@ def test_any_cut_fits_any_other(
 
 
 def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": Part((4, 2), (0, 0))})
+    write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": ShardSpec((4, 2), (0, 0))})
     reader = ShardReader([tmp_path / "a.safetensors"])
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read("w")
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read_into("w", torch.empty(8).view(4, 2).T.contiguous().T, (0, 0))
-    write_tensors(tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": Part((4, 2), (0, 0))})
+    write_tensors(tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": ShardSpec((4, 2), (0, 0))})
     with pytest.raises(ValueError, match="hold 4 of the 8"):  # a column is no run
         ShardReader([tmp_path / "b.safetensors"]).read_into("w", torch.empty(6), (0,))
     with pytest.raises(ValueError, match="hold 4 of the 6"):

@@ -15,7 +15,7 @@ from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
 from launcher.run.ranks import Ranks
-from launcher.strategies.base import Part
+from launcher.strategies.base import ShardSpec
 from support.stores import change_manifest, payload, save
 
 
@@ -63,7 +63,7 @@ def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
     folder = store.path(5)
-    write_tensors(folder / "shard-00001.safetensors", {"model/w": torch.zeros(2)}, {"model/w": Part((4,), (2,))})
+    write_tensors(folder / "shard-00001.safetensors", {"model/w": torch.zeros(2)}, {"model/w": ShardSpec((4,), (2,))})
     write_tensors(folder / "state.safetensors", {"other": torch.zeros(2)})
     (folder / "rank-00001.json").write_text("{}")
     stored, last = StoredCheckpoint(folder), torch.empty(3)

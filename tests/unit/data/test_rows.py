@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.data.encoding import Document
-from launcher.data.rows import Rows, pack_whole
+from launcher.data.rows import PackedDataset, pack_whole
 from launcher.data.token_store import TokenStore, write_store
 
 
@@ -18,7 +18,7 @@ def rows(folder, lengths, seq_len, pack, masked=False, labels=False):
         for i, n in enumerate(lengths, 1)
     ]
     write_store(folder / "store", documents, 0.0, {"vocab_size": 99, "pad": 0})
-    return Rows(TokenStore(folder / "store" / "train"), seq_len, pack)
+    return PackedDataset(TokenStore(folder / "store" / "train"), seq_len, pack)
 
 
 def everything(dataset):
@@ -75,8 +75,11 @@ def test_a_worker_opens_the_files_itself(tmp_path):
 def test_the_fingerprint_has_what_divides_the_tokens(tmp_path):
     dataset = rows(tmp_path, [3, 6, 2], 4, pack=True)
     store = dataset.store
-    assert dataset.fingerprint not in (Rows(store, 4, False).fingerprint, Rows(store, 5, True).fingerprint)
-    assert dataset.fingerprint == Rows(store, 4, True).fingerprint
+    assert dataset.fingerprint not in (
+        PackedDataset(store, 4, False).fingerprint,
+        PackedDataset(store, 5, True).fingerprint,
+    )
+    assert dataset.fingerprint == PackedDataset(store, 4, True).fingerprint
 
 
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 10))

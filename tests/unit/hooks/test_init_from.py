@@ -14,7 +14,7 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.init_from import InitFromHook, Renamed, open_weights
+from launcher.hooks.init_from import InitFromHook, RenamingReader, open_weights
 
 
 class Wrapped(nn.Module):
@@ -91,7 +91,7 @@ def test_other_weights_altogether(tmp_path: Path, strict: bool) -> None:
 def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
     stored = {f"model/model.{name}": tensor for name, tensor in weights().items()}
     save_file(stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors")
-    assert sorted(Renamed(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()) == sorted(
+    assert sorted(RenamingReader(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()) == sorted(
         Wrapped().state_dict()
     )
 

@@ -20,7 +20,7 @@ from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
 from launcher.run import ranks
-from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
+from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.deepspeed import process
 from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
@@ -245,7 +245,7 @@ class DeepSpeedStrategy(NativeStrategy):
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: TensorReader) -> None:
         if self.file is not None:
             self._report_changes(saved.meta["deepspeed"])
         self.state.load_weights(saved, MODEL)
@@ -254,7 +254,7 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.precision.needs_scaler:
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 
-    def load_weights(self, saved: Saved, strict: bool = True) -> list[str]:
+    def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
         return load_weights(self.model, saved, strict, self.state.load_weights)
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:

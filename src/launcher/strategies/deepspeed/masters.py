@@ -18,7 +18,7 @@ from launcher.run import ranks
 
 
 @dataclass(frozen=True)
-class Slot:
+class MasterSlice:
     """The values of a parameter's master that this rank updates: a contiguous range of the flattened parameter.
 
     Args:
@@ -55,7 +55,7 @@ def find_slots(
     stage: int,
     members: list[list[str]],
     shapes: dict[str, tuple[int, ...]],
-) -> list[Slot]:
+) -> list[MasterSlice]:
     """
     Args:
         optimizer: the one that the engine was built with.
@@ -69,7 +69,7 @@ def find_slots(
     if stage == 0:  # unsharded masters, which under fp32 are the parameters themselves
         masters = [[p for p in group["params"] if is_trained(p, tuple(p.shape))] for group in optimizer.param_groups]
         return [
-            Slot(name, number, shapes[name], 0, master, 0, master.numel())
+            MasterSlice(name, number, shapes[name], 0, master, 0, master.numel())
             for number, names in enumerate(groups)
             for name, master in zip(names, masters[number], strict=True)
         ]
@@ -90,7 +90,7 @@ def find_slots(
         count = min(lengths[ranks.rank()][i], total - start)  # stage 3 pads the last pieces
         if count > 0:
             flat, at, _ = ranges[i]
-            slots.append(Slot(name, group, shapes[name], start, flat, at, count))
+            slots.append(MasterSlice(name, group, shapes[name], start, flat, at, count))
     return slots
 
 

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.strategies.base import Part, Saved
-from launcher.strategies.deepspeed.masters import Slot, find_slots, is_trained
+from launcher.strategies.base import ShardSpec, TensorReader
+from launcher.strategies.deepspeed.masters import MasterSlice, find_slots, is_trained
 from launcher.strategies.native import OPTIMIZER
 from launcher.strategies.optimizer_state import IMPLEMENTATION_SETTINGS, check_groups
 from launcher.strategies.weights import EXTRA, MODEL, misfits
@@ -51,17 +51,17 @@ class EngineState:
         return {name: tensor for name, tensor in state if name not in parameters and not name.endswith(EXTRA)}
 
     # ---------------------------------------------------------------------------------------------------------- saving
-    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Part], list[dict[str, Any]]]:
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
         """This rank's tensors, the position of each piece in its full tensor, and the optimizer's groups. Only rank 0
         has what is equal on all ranks. All ranks must call it."""
         tensors: dict[str, torch.Tensor] = {}
-        parts: dict[str, Part] = {}
+        parts: dict[str, ShardSpec] = {}
 
         def put(name: str, values: torch.Tensor, shape: tuple[int, ...], start: int) -> None:
             if values.numel() == torch.Size(shape).numel():
                 tensors[name] = values.view(shape)
             else:
-                tensors[name], parts[name] = values, Part(shape, (start,))
+                tensors[name], parts[name] = values, ShardSpec(shape, (start,))
 
         groups: list[dict[str, Any]] = [
             {
@@ -120,7 +120,7 @@ class EngineState:
         return weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
 
     # --------------------------------------------------------------------------------------------------------- loading
-    def load_weights(self, saved: Saved, prefix: str, strict: bool = True) -> list[str]:
+    def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
         """As `Strategy.load_weights`: weights and their masters."""
         buffers = self._buffers()
         own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
@@ -136,7 +136,7 @@ class EngineState:
                 saved.read_into(prefix + name, buffers[name])
         return problems
 
-    def _load_parameters(self, saved: Saved, prefix: str, names: list[str]) -> None:
+    def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:
         """At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at the end, since the
         other ranks wait for it in every broadcast."""
         from deepspeed import zero
@@ -153,7 +153,7 @@ class EngineState:
         if failure is not None:
             raise failure
 
-    def load_optimizer(self, saved: Saved, groups: list[dict[str, Any]]) -> None:
+    def load_optimizer(self, saved: TensorReader, groups: list[dict[str, Any]]) -> None:
         """State of any stage and number of ranks.
 
         Raises:
@@ -189,7 +189,7 @@ class EngineState:
                     if saved.shape(full) == slot.shape:
                         saved.read_into(full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,))
 
-    def _load_common(self, saved: Saved, full: str, key: str, slot: Slot) -> None:
+    def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
         """Load a value that all parameters of a flat tensor share. A step count is on the CPU unless the kernel reads
         it.
 

@@ -11,7 +11,7 @@ from launcher.run import ranks
 from launcher.strategies.units import own_parameters
 
 
-class SameUse:
+class CollectiveConsistencyCheck:
     """Compares the ranks in an attempt's first step. Without it, a difference makes the process group abort, or wait
     until its timeout.
 

@@ -10,13 +10,13 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.optim.precision import Precision
 from launcher.run.ranks import Ranks, rank, world_size
-from launcher.strategies.base import NULL, BuildOptimizer, Saved, Snapshot
+from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.strategies.weights import MODEL, load_model_tensors, unwrap
 
 
-class AdoptedStrategy(NativeStrategy):
+class ExternalStrategy(NativeStrategy):
     """Process groups, devices and wrappers are the user's; the step is Launcher's."""
 
     name = "adopted"
@@ -60,7 +60,7 @@ class AdoptedStrategy(NativeStrategy):
                 snapshot.parts.pop(MODEL + name, None)
         return snapshot
 
-    def load_model(self, saved: Saved) -> None:
+    def load_model(self, saved: TensorReader) -> None:
         problems = load_model_tensors(self.model, saved, MODEL, strict=False)
         optional = self._frozen() if self._ignores_frozen else set()
         problems = [problem for problem in problems if problem.split(":", 1)[0] not in optional]
