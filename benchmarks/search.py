@@ -22,7 +22,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.run.history import Curve
 from launcher.sweepers.settings import Settings
-from launcher.sweepers.study import Study
+from launcher.sweepers.trial_store import TrialStore
 from launcher.sweepers.trials import Trial
 
 OTHER = 1000
@@ -81,16 +81,27 @@ def short(value: int | float) -> str:
 
 
 def seconds_to_ask(count: int, seed: int) -> float:
-    """CPU seconds in which a study of `count` completed trials asks for the next one. It was asked once before: a trial
-    that has ended is converted only once."""
+    """CPU seconds in which a study of `count` completed trials asks for the next one. It was asked once before."""
     settings = Settings(("val/loss",), ("minimize",), n_trials=count + 2, seed=seed)
     space = {
         "optimizer.lr": FloatDistribution(1e-5, 1e-1, log=True),
         "model.dropout": FloatDistribution(0.0, 0.5),
         "model.hidden_dim": CategoricalDistribution(["16", "32", "64"]),
     }
-    study = Study("benchmark", settings, space)
-    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory() as folder:
+        store = TrialStore(Path(folder), settings, space)
+        trials = filled(store, count, seed)
+        trials.append(store.ask(trials))
+        trials[-1].run = "r/last"
+        store.record(trials[-1])
+        began = time.process_time()
+        store.ask(trials)
+        return time.process_time() - began
+
+
+def filled(store: TrialStore, count: int, seed: int) -> list[Trial]:
+    """Completed trials of a new study."""
+    trials = store.load()
     numbers = random.Random(seed)
     for number in range(count):
         params = {
@@ -99,11 +110,9 @@ def seconds_to_ask(count: int, seed: int) -> float:
             "model.hidden_dim": numbers.choice(["16", "32", "64"]),
         }
         curve = Curve([*map(float, range(10, 91, 10))], [params["optimizer.lr"] + 1 / step for step in range(1, 10)])
-        trials.append(Trial(number, params, [], run=f"r/{number}", state="completed", step=90, curves=(curve,)))
-    study.ask(trials[:-1])
-    began = time.process_time()
-    study.ask(trials)
-    return time.process_time() - began
+        trials.append(Trial(number, params, run=f"r/{number}", state="completed", step=90, curves=(curve,)))
+        store.add_known(trials[-1])
+    return trials
 
 
 if __name__ == "__main__":

@@ -91,13 +91,14 @@ def study(what: str, count: int, quick: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder)
         make(outputs, count)
-        search: Any = Search(outputs, outputs, settings, space, [], None, Idle(), [], print)  # type: ignore[arg-type]
+        search: Any = Search(outputs, outputs, settings, space, [], None, Idle(), [], 0, print)  # type: ignore[arg-type]
+        search.store.load()
         for number, record in enumerate(sorted(outputs.glob("*/*/run.json"))):
             params = {"optimizer.lr": 1e-5 * (1 + number)}
-            trial = Trial(number, params, [], run=f"{record.parent.parent.name}/{record.parent.name}", failures=9)
-            search.trials.append(trial)
-        search.journal.read = lambda: search.trials
-        steps = {"read": search.load, "look": search._look, "ask": lambda: search.study.ask(search.trials)}
+            trial = Trial(number, params, run=f"{record.parent.parent.name}/{record.parent.name}")
+            trial.look(outputs, settings)
+            search.store.add_known(trial)
+        steps = {"read": search.load, "look": search._look, "ask": lambda: search.store.ask(search.trials)}
         for each, step in steps.items():
             start = time.process_time()
             step()

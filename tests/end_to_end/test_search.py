@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 
 from launcher.run.folder import RunFolder
 from launcher.run.holder import is_held
+from launcher.runs.stored_study import backend, params_of
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 
@@ -31,9 +33,9 @@ def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
 
 
 def asked(outputs: Path) -> list[dict[str, Any]]:
-    (file,) = outputs.glob("studies/*/trials.jsonl")
-    entries = [json.loads(line) for line in file.read_text().splitlines()]
-    return [entry for entry in entries if "params" in entry]
+    (file,) = outputs.glob("studies/*/journal.log")
+    study = optuna.load_study(study_name=file.parent.name, storage=optuna.storages.JournalStorage(backend(file)))
+    return [{"number": each.number, "run": each.user_attrs["run"], "params": params_of(each)} for each in study.trials]
 
 
 def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:

@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.run.folder import RunFolder
+from launcher.sweepers.settings import Settings
+from launcher.sweepers.trial_store import TrialStore
+from launcher.sweepers.trials import Trial
 
-LOG = '{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0001, "high": 0.1, "log": true}}'
-CHOICE = '{"name": "CategoricalDistribution", "attributes": {"choices": ["8", "16"]}}'
-SPACE = {"optimizer.lr": json.loads(LOG), "model.width": json.loads(CHOICE)}
+SPACE = {
+    "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
+    "model.width": CategoricalDistribution(["8", "16"]),
+}
 VALUES = {0.0001: 0.9, 0.001: 0.3, 0.01: 0.2, 0.1: 0.8, 0.05: 0.7, 0.003: 0.25}
 
 
@@ -17,9 +22,10 @@ def study_on_disk(outputs: Path, objectives: tuple[str, ...] = ("val/loss",), pa
     folder = outputs / "studies" / "toy-0123abcd"
     folder.mkdir(parents=True)
     directions = ["maximize" if name == "val/accuracy" else "minimize" for name in objectives]
-    note = {"objectives": objectives, "directions": directions, "value": "best", "space": SPACE}
-    (folder / "study.json").write_text(json.dumps(note))
-    lines: list[dict[str, Any]] = []
+    settings = Settings(objectives, tuple(directions))
+    store = TrialStore(folder, settings, SPACE)
+    store.load()
+    trials: list[Trial] = []
     for number, (lr, loss) in enumerate(VALUES.items()):
         params = {"optimizer.lr": lr, "model.width": "8" if number % 2 else "16"}
         run = RunFolder(outputs / "toy" / f"{number:08x}").create()
@@ -34,7 +40,13 @@ def study_on_disk(outputs: Path, objectives: tuple[str, ...] = ("val/loss",), pa
         run.record_path.write_text(json.dumps({"attempts": [], "max_steps": 30, **record}))
         rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step, "val/accuracy": loss} for step in steps]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        lines.append({"number": number, "params": params, "run": f"toy/{number:08x}", "refusal": None})
-    lines.append({"number": 6, "params": {"optimizer.lr": 0.02}, "run": None, "refusal": "no"})
-    (folder / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"number": 7, "pa')
+        store.queue = [*store.queue, params]
+        trials.append(store.ask(trials))
+        trials[-1].run = f"toy/{number:08x}"
+        store.record(trials[-1])
+    trials.append(store.ask(trials))
+    trials[-1].refusal = "no"
+    store.record(trials[-1])
+    with open(folder / "journal.log", "ab") as file:
+        file.write(b'{"op_code":4,"wor')
     return folder

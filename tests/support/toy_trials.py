@@ -121,7 +121,9 @@ def search(
     study = folder / "studies" / "toy"
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    made = Search(study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG), say or lines.append)
+    made = Search(
+        study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG), MAX_STEPS, say or lines.append
+    )
     made.load()
     made.lines = lines  # type: ignore[attr-defined]
     return made

@@ -75,7 +75,6 @@ class HpoKeys:
     max_failures: NonNegativeInt = 1
     seed: NonNegativeInt = 0
     name: str | None = None
-    export: str | None = None
 
 
 @dataclass

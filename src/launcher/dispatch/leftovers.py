@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.run.folder import RunFolder
 from launcher.run.holder import is_held
 from launcher.run.record_format import read_record
-from launcher.runs.study import STUDIES
+from launcher.runs.stored_study import STUDIES
 from launcher.slurm.submission import FROZEN
 
 

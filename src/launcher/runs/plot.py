@@ -1,5 +1,5 @@
 """Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts dotted. Of a
-hyperparameter search: its history, importances, Pareto front and parallel coordinates."""
+hyperparameter search: Optuna's pictures of its history, curves, importances, parallel coordinates and Pareto front."""
 
 import argparse
 import math
@@ -16,7 +16,8 @@ from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
 from launcher.runs.rerun import selected
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.study import StoredStudy, find_study
+from launcher.runs.stored_study import StoredStudy, find_study
+from launcher.runs.study_plot import draw_study
 
 LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 MOST_POINTS = 4000
@@ -49,7 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log", action="store_true", help="a logarithmic axis (default: if values span orders of magnitude)"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf (default: plot.png in the run's folder)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="a .png, .svg or .pdf (default: plot.png in the run's folder; of a search: plot-history.png, ...)",
     )
 
 
@@ -58,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1.")
     folder = find_study(arguments.runs[0], arguments.outputs) if len(arguments.runs) == 1 else None
     if folder is not None:
-        from launcher.runs.study_plot import draw_study
-
-        save(draw_study(StoredStudy.read(folder)), arguments.output or folder / "plot.png")
+        output = arguments.output or folder / "plot.png"
+        for name, figure in draw_study(StoredStudy.read(folder)):
+            save(figure, output.with_stem(f"{output.stem}-{name}"))
         return 0
     named = [run for word in arguments.runs for run in selected(word, arguments.outputs)]
     runs = list({run.folder.path.resolve(): run for run in named}.values())

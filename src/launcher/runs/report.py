@@ -23,7 +23,7 @@ from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
 from launcher.runs.show import forked_from
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.study import StoredStudy, find_study
+from launcher.runs.stored_study import StoredStudy, find_study
 
 LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000

@@ -3,14 +3,12 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from launcher.cli.composer import NOT_IN_NAME
 from launcher.config.compositions import is_group, parse
-from launcher.errors import ConfigError
 from launcher.run.files import replace_file
 from launcher.sweepers.display import MOST_ROWS, print_table
 from launcher.sweepers.search import Search
@@ -45,8 +43,6 @@ def conclude(search: Search, loader: Any) -> None:
         print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
         print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
     print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
-    if settings.export is not None:
-        export(search, settings.export)
 
 
 def quoted_override(key: str, value: Any) -> str:
@@ -75,7 +71,7 @@ def preset(trial: Trial, search: Search, loader: Any) -> str:
     """The content of a file for `conf/experiment/` that trains the trial's run."""
     defaults: list[Any] = []
     values: dict[str, Any] = {}
-    for override in map(parse, search.asker.overrides(trial.params)):
+    for override in map(parse, search.overrides(trial.params)):
         key, value = override.key_or_group, override.value()
         if override.is_delete() or key.startswith(NOT_IN_NAME):
             continue
@@ -93,30 +89,3 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     for parent in parents:
         tree = tree.setdefault(parent, {})
     tree[last] = value
-
-
-def check_export(storage: str) -> None:
-    """
-    Raises:
-        ConfigError: the file would be in a folder that does not exist.
-    """
-    if "://" not in storage and not Path(storage).absolute().parent.is_dir():
-        raise ConfigError(f"hpo.export={storage}: {Path(storage).absolute().parent} is not a folder; create it first.")
-
-
-def export(search: Search, storage: str) -> None:
-    """Write the study into an Optuna storage, where it replaces a study of its name.
-
-    Raises:
-        ConfigError: the storage cannot be opened.
-    """
-    import optuna
-
-    url = storage if "://" in storage else f"sqlite:///{Path(storage).absolute()}"
-    try:
-        if search.study.name in optuna.get_all_study_names(url):
-            optuna.delete_study(study_name=search.study.name, storage=url)
-        search.study.rebuilt(search.trials, url)
-    except Exception as error:
-        raise ConfigError(f"hpo.export={storage}: cannot be written ({str(error).splitlines()[0]}).") from error
-    print(f"Exported to {url}: optuna-dashboard {url}", flush=True)

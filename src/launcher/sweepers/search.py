@@ -1,23 +1,30 @@
 """The search: it makes trials, and starts, pauses, promotes and stops them, until the study has all its trials."""
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import optuna
+
+from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
+from launcher.run.holder import HELD, is_held
+from launcher.runs.format import number as short
 from launcher.sweepers import rungs as halving
-from launcher.sweepers.asking import Asker, Compose
-from launcher.sweepers.endings import Endings
-from launcher.sweepers.local import Runner
+from launcher.sweepers.conditional import suggest
+from launcher.sweepers.local import CANCELLED, Runner
 from launcher.sweepers.samplers import size
 from launcher.sweepers.settings import LIVE, Settings
-from launcher.sweepers.space import Space, overrides_of
-from launcher.sweepers.trials import Journal, Trial, described
+from launcher.sweepers.space import Space, enqueued, overrides_of
+from launcher.sweepers.trial_store import TrialStore
+from launcher.sweepers.trials import Trial, best_of, described
 
+Compose = Callable[[list[str], int], SweepJob]
 LONGEST = 16
 """The time between two checks of the trials grows to at most this many times `poll`, if the checks take long."""
 
@@ -28,9 +35,10 @@ class Search:
         folder: the study's.
         outputs: the folder of all runs.
         fixed: overrides that all trials share.
-        compose: see `Asker`.
+        compose: the checked job of a trial's overrides; raises ConfigError if they are invalid.
         runner: trains the trials.
         rungs: the steps at which trials pause.
+        max_steps: of a trial; 0 if not known.
         say: prints a line.
         show: redraws the table of trials.
     """
@@ -45,16 +53,16 @@ class Search:
         compose: Compose,
         runner: Runner,
         rungs: list[int],
+        max_steps: int,
         say: Callable[[str], None],
         show: Callable[["Search"], None] = lambda search: None,
     ):
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
-        self.compose, self.runner, self.rungs, self.poll = compose, runner, rungs, runner.poll
-        self.say, self.show = say, show
-        self.journal = Journal(folder / "trials.jsonl")
-        self.asker = Asker(folder.name, settings, space, fixed, rungs, compose)
-        self.study = self.asker.study
-        self.endings = Endings(self.journal, settings, runner, say)
+        self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
+        self.poll, self.say, self.show = runner.poll, say, show
+        self.store = TrialStore(folder, settings, space, max_steps)
+        self.has_function = settings.space_function is not None
+        self.store.queue = [enqueued(params, space, self.has_function) for params in settings.enqueue]
         self.trials: list[Trial] = []
         self.is_new = True
         self.judged: dict[int, int] = {}
@@ -64,23 +72,24 @@ class Search:
 
     def load(self) -> None:
         """Read the trials of an earlier search."""
-        self.trials = self.journal.read()
+        self.trials = self.store.load()
         self.is_new = not self.trials
         for trial in self.trials:
             trial.look(self.outputs, self.settings)
             self._follow_pruner(trial)
+        self.store.sync(self.trials)
 
     def _follow_pruner(self, trial: Trial) -> None:
         """If the pruner has changed since, let a trial train to its end, or to a rung of the new pruner."""
         if trial.target is not None and trial.target not in self.rungs:
-            self.journal.decide(trial, target=halving.next_rung(trial.target, self.rungs))
+            self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
-            self.journal.decide(trial, pruned=None)
+            self.store.decide(trial, pruned=None)
 
     def forget_unless_begun(self) -> None:
-        """Remove the file of trials if none of them has a run yet."""
+        """Remove the journal if none of the trials has a run yet."""
         if self.is_new and not any(trial.run and (self.outputs / trial.run).exists() for trial in self.trials):
-            self.journal.path.unlink(missing_ok=True)
+            self.store.forget()
 
     def run(self) -> None:
         """
@@ -150,7 +159,7 @@ class Search:
 
     def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
         """Whether one of these trials has the same run."""
-        return any(self.trials[number].run == trial.run for number in numbers)
+        return any(each.run == trial.run for each in self.trials if each.number in numbers)
 
     def _held_elsewhere(self) -> bool:
         """Whether another process works on an open trial, such as the child of a killed search."""
@@ -160,35 +169,54 @@ class Search:
         return is_held(RunFolder(self.outputs / str(trial.run)))
 
     def _promote(self, trial: Trial, target: int | None, why: str) -> Trial:
-        self.journal.decide(trial, target=target)
+        self.store.decide(trial, target=target)
         self.say(f"trial {trial.number}: {why}, resumes")
         return trial
 
     def _ask(self) -> Trial:
         """A new trial, recorded before it is started."""
-        trial = self.asker.ask(self.trials)
-        self.journal.ask(trial)
+        trial = self.store.ask(self.trials, self._extend if self.has_function else None)
+        trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
+        trial.target = halving.first_target(trial.bracket, self.rungs)
+        try:
+            trial.run = self.compose(self.overrides(trial.params), trial.number).run
+        except ConfigError as error:
+            trial.refusal = error.sentences[0]
+        self.store.record(trial)
         self.trials.append(trial)
         trial.look(self.outputs, self.settings)
         self._report_new(trial)
+        self.store.sync([trial])
         return trial
+
+    def overrides(self, params: dict[str, Any]) -> list[str]:
+        """The command line of a trial, with what the current command sets for all trials. A study keeps only the
+        values, so that a moved or copied one trains where its command says."""
+        return [*self.fixed, *overrides_of(params)]
+
+    def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
+        try:
+            job = self.compose(self.overrides(params), trial.number)
+        except ConfigError:
+            return  # `_ask` refuses the trial for this
+        suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
-        twin = next((each for each in self.trials[:-1] if each.run == trial.run and trial.run is not None), None)
+        twin = next((each for each in self.trials[:-1] if each.run == trial.run and trial.run), None)
         status = trial.status(self.settings)
         if status == "invalid":
             self.say(f"{text}: is invalid: {trial.refusal}")
         elif twin is not None:
             trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
-            self.journal.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
+            self.store.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
             self.say(f"{text}: is trial {twin.number} again")
         elif status == "completed":
             self.say(f"{text}: run {trial.run} is completed already, {described(trial, self.settings)}")
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _start(self, trial: Trial) -> None:
-        job = self.compose(self.asker.overrides(trial.params), trial.number)
+        job = self.compose(self.overrides(trial.params), trial.number)
         if job.run != trial.run:
             raise ConfigError(
                 f"{self.folder}: trial {trial.number} was run {trial.run} and would now be {job.run}: the "
@@ -202,28 +230,74 @@ class Search:
     def _look(self) -> None:
         ended = self.runner.ended()
         running = self.runner.running()
-        for number in sorted({*running, *ended}):
-            self.trials[number].look(self.outputs, self.settings)
-            if number in running:  # whatever run.json says: its process has not ended yet
-                self.trials[number].state = "running"
-            self._check_objectives(self.trials[number])
-        for number, code in ended.items():
-            self.endings.settle(self.trials[number], code, self.trials)
         for trial in self.trials:
-            if trial.status(self.settings) == "open" and trial.number not in ended:
-                if trial.number not in self.runner.running():
-                    trial.look(self.outputs, self.settings)
-                elif self.settings.pruner in LIVE:
+            if trial.number in running or trial.number in ended:
+                trial.look(self.outputs, self.settings)
+                if trial.number in running:  # whatever run.json says: its process has not ended yet
+                    trial.state = "running"
+                self._check_objectives(trial)
+        for trial in self.trials:
+            if trial.number in ended:
+                self._settle(trial, ended[trial.number])
+            elif trial.number not in running and trial.status(self.settings) == "open":
+                trial.look(self.outputs, self.settings)
+        self.store.sync(self.trials)
+        if self.settings.pruner in LIVE:
+            for trial in self.trials:
+                if trial.number in running and trial.status(self.settings) == "open":
                     self._judge(trial)
+
+    def _settle(self, trial: Trial, code: int) -> None:
+        """Record and report the end of a trial's process.
+
+        Args:
+            code: the exit code of the process, or `CANCELLED`.
+        """
+        status = trial.status(self.settings)
+        if status == "completed":
+            best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
+            text = f"completed, {described(trial, self.settings)}{best}"
+        elif status == "pruned":
+            text = f"pruned at step {trial.pruned}"
+        elif status == "paused":
+            value = trial.value_at(trial.target or 0, self.settings)
+            text = f"paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}"
+            if value is None or not math.isfinite(value):
+                self.store.decide(trial, failures=self.settings.max_failures + 1)
+        elif status == "failed":
+            text = f"failed: {described(trial, self.settings)}"
+        elif code == CANCELLED:
+            self.store.decide(trial, pruned=trial.step, cancelled=True)
+            text = f"was cancelled at step {trial.step}; it counts as pruned"
+        elif code > 128:
+            text = f"was stopped by a signal at step {trial.step}"
+        elif code == 2:
+            refusal = self.runner.why(trial.number, code)
+            if HELD in refusal:  # it is started again once the other process has ended
+                return
+            self.store.decide(trial, refusal=refusal)
+            text = f"is invalid: {refusal}"
+        elif trial.state == "paused":  # at an earlier rung: it is started again
+            return
+        else:
+            self.store.decide(trial, failures=trial.failures + 1)
+            again = "" if trial.status(self.settings) == "failed" else "; it is started again"
+            text = f"failed: {self._why(trial, code)}{again}"
+        self.say(f"trial {trial.number}: {text}")
+
+    def _why(self, trial: Trial, code: int) -> str:
+        if code >= 0 and trial.reason and trial.state == "failed":
+            return trial.reason.strip().partition("\n")[0]
+        return self.runner.why(trial.number, code)
 
     def _judge(self, trial: Trial) -> None:
         """Stop a trial if the pruner rejects one of its new values."""
         seen = self.judged.get(trial.number, 0)
-        for step in [int(x) for x in trial.curves[0].x if x > seen] if trial.curves else ():
+        for step in [step for step in self.store.steps(trial) if step > seen]:
             self.judged[trial.number] = step
-            if self.study.should_stop(trial, self.trials, step):
+            if self.store.should_stop(trial, step):
                 self.runner.stop([trial.number])
-                self.journal.decide(trial, pruned=step)
+                self.store.decide(trial, pruned=step)
                 return
 
     def _check_objectives(self, trial: Trial) -> None:

@@ -41,7 +41,6 @@ class Settings:
     max_failures: int = 1
     seed: int = 0
     name: str | None = None
-    export: str | None = None
 
     @property
     def maximizes(self) -> bool:

@@ -19,11 +19,9 @@ from optuna.distributions import (
 from launcher.config.messages import as_typed, hint, show
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
+from launcher.runs.stored_study import Value, rounded
 
-DIGITS = 6
-"""Significant digits of a sampled number, so that people can read and type the override."""
 Space = dict[str, BaseDistribution]
-Value = str | int | float
 
 
 def read_space(
@@ -105,14 +103,6 @@ def distribution(override: Override) -> BaseDistribution:
     if not choices:
         raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
     return CategoricalDistribution(choices)
-
-
-def rounded(value: Value, among: BaseDistribution) -> Value:
-    """A sampled value, rounded for the command line but still within its range."""
-    if not isinstance(among, FloatDistribution):
-        return value
-    short = float(f"{value:.{DIGITS}g}")
-    return min(max(short, among.low), among.high)
 
 
 def overrides_of(params: Mapping[str, Value]) -> list[str]:

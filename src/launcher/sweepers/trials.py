@@ -1,16 +1,12 @@
-"""The trials of a study: `trials.jsonl` has their values and the decisions about them, their runs have the results."""
+"""The trials of a search: what was decided about each, and how far its run is."""
 
-import json
 import math
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.direction import ranked
-from launcher.errors import ConfigError
-from launcher.run.files import parse_json, replace_file
 from launcher.run.history import Curve, History
 from launcher.runs.format import number as short
 from launcher.runs.objective import curve_of, pareto_front, value
@@ -24,15 +20,11 @@ Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 class Trial:
     """One point of the search space, and the run that trains it.
 
-    The fields up to `failures` are what `trials.jsonl` keeps; the others are read from the run's folder.
+    The fields up to `failures` are kept in the study's journal; the others are read from the run's folder.
     """
 
     number: int
     params: dict[str, Any]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    """What Optuna's sampler stores with the trial."""
-    ranges: dict[str, str] = field(default_factory=dict)
-    """The ranges of values that `hpo.space_function` suggested, as Optuna's JSON."""
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     run: str | None = None
     """`<run.name>/<run.id>`; None if the configuration is invalid."""
@@ -90,56 +82,6 @@ class Trial:
         if self.refusal is not None or not self.curves or (self.state != "completed" and self.step < step):
             return None
         return value(self.curves[0], settings.value, settings.mode, step)
-
-
-ASKED = ("number", "params", "attrs", "ranges", "origin", "run", "refusal", "bracket", "target")
-DECIDED = {"target", "pruned", "cancelled", "failures", "refusal"}
-
-
-class Journal:
-    """`trials.jsonl`: a line for each new trial, and one for each decision. A line is durable before it has any effect,
-    so a last line that was cut off has had none."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def read(self) -> list[Trial]:
-        """
-        Raises:
-            ConfigError: the file is damaged.
-        """
-        content = self.path.read_bytes() if self.path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            replace_file(self.path, whole)
-        trials: list[Trial] = []
-        try:
-            for entry in map(parse_json, whole.splitlines()):
-                if "params" in entry:
-                    trials.append(Trial(**entry))
-                    assert trials[-1].number == len(trials) - 1
-                else:
-                    number = entry.pop("number")
-                    assert entry.keys() <= DECIDED
-                    vars(trials[number]).update(entry)
-        except (ValueError, TypeError, KeyError, IndexError, AssertionError, AttributeError) as error:
-            raise ConfigError(f"{self.path}: is damaged; move it away to start the study again.") from error
-        return trials
-
-    def ask(self, trial: Trial) -> None:
-        self._append({name: getattr(trial, name) for name in ASKED})
-
-    def decide(self, trial: Trial, **decisions: Any) -> None:
-        vars(trial).update(decisions)
-        self._append({"number": trial.number, **decisions})
-
-    def _append(self, entry: dict[str, Any]) -> None:
-        if not self.path.exists():
-            replace_file(self.path, b"")  # makes its name durable
-        with open(self.path, "ab") as file:
-            file.write(json.dumps(entry).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:

@@ -28,7 +28,7 @@ def add_known_runs(search: Search) -> int:
             continue
         trial.look(search.outputs, search.settings)
         if trial.status(search.settings) == "completed":
-            search.journal.ask(trial)
+            search.store.add_known(trial)
             search.trials.append(trial)
     return len(search.trials) - count
 
@@ -36,7 +36,7 @@ def add_known_runs(search: Search) -> int:
 def _is_run_of(trial: Trial, search: Search) -> bool:
     """Whether the study would start this very run for these values, so that nothing else differs."""
     try:
-        return search.compose(search.asker.overrides(trial.params), trial.number).run == trial.run
+        return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:
         return False
 

@@ -7,7 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
+import optuna
+
 from launcher.run.folder import RunFolder
+from launcher.runs.stored_study import backend, params_of
 from launcher.slurm.submission import JobNote
 from support import python
 from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
@@ -28,8 +31,9 @@ def jobs(outputs):
 
 
 def asked(outputs):
-    (path,) = outputs.glob("studies/*/trials.jsonl")
-    return [(trial["number"], trial["run"], trial["params"]) for trial in map(json.loads, path.open())]
+    (path,) = outputs.glob("studies/*/journal.log")
+    study = optuna.load_study(study_name=path.parent.name, storage=optuna.storages.JournalStorage(backend(path)))
+    return [(trial.number, trial.user_attrs["run"], params_of(trial)) for trial in study.trials]
 
 
 def best(outputs):

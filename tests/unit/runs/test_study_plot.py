@@ -1,4 +1,4 @@
-"""A hyperparameter search as a picture."""
+"""A hyperparameter search as pictures."""
 
 from pathlib import Path
 from typing import Any
@@ -6,37 +6,43 @@ from typing import Any
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.study import StoredStudy
+from launcher.runs.stored_study import StoredStudy
 from launcher.runs.study_plot import draw_study
 from support.studies import study_on_disk
 
 
-def panels(study: StoredStudy) -> dict[str, Any]:
-    return {panel.get_title("left"): panel for panel in draw_study(study).axes}
+def test_pictures_of_one_objective_have_all_trials_with_a_value(tmp_path: Path) -> None:
+    titles, curves = {}, 0
+    for name, figure in draw_study(StoredStudy.read(study_on_disk(tmp_path, paused=True))):
+        titles[name] = figure.axes[0].get_title()
+        curves += len(figure.axes[0].lines) if name == "curves" else 0
+    assert [*titles] == ["history", "curves", "importances", "parallel"]
+    assert (titles["importances"], curves) == ("Importances for the value at step 10", 6)
 
 
-def test_the_panels_of_one_objective(tmp_path: Path) -> None:
-    drawn = panels(StoredStudy.read(study_on_disk(tmp_path, paused=True)))
-    assert list(drawn) == ["val/loss", "importance for the value at step 10", "parallel coordinates (blue: the best)"]
-    assert [line.get_label() for line in drawn["val/loss"].lines] == ["paused", "completed", "best"]
-    texts = {text.get_text() for text in drawn["parallel coordinates (blue: the best)"].texts}
-    assert {"0.0001", "0.1", "8", "16"} <= texts, "the least and the greatest number, or all words"
+def test_pictures_of_several_objectives_have_a_front(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path, ("val/loss", "val/accuracy")))
+    labels = {name: figure.axes[0].get_ylabel() for name, figure in draw_study(study)}
+    assert [*labels] == ["history", "front", "importances", "parallel"]
+    assert (labels["history"], labels["front"]) == ("val/loss", "val/accuracy")
 
 
-def test_the_front_of_several_objectives(tmp_path: Path) -> None:
-    drawn = panels(StoredStudy.read(study_on_disk(tmp_path, ("val/loss", "val/accuracy"))))
-    assert len(drawn["Pareto front"].lines[1].get_xdata()) == 6
-    assert drawn["Pareto front"].get_ylabel() == "val/accuracy (maximize)"
+@pytest.mark.filterwarnings("error")
+def test_pictures_of_one_trial_are_drawn_without_warnings(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path))
+    study.trials = study.trials[:1]
+    assert len(list(draw_study(study))) == 4
 
 
-def test_a_search_without_values_is_a_sentence(tmp_path: Path) -> None:
+def test_pictures_are_rejected_without_values(tmp_path: Path) -> None:
     study = StoredStudy.read(study_on_disk(tmp_path))
     study.trials = study.trials[-1:]
     with pytest.raises(ConfigError, match="no trial has a value of val/loss yet"):
-        draw_study(study)
+        next(draw_study(study))
 
 
-def test_the_command_writes_a_png(runs: Any, outputs: Path) -> None:
+def test_the_command_writes_pngs(runs: Any, outputs: Path) -> None:
     folder = study_on_disk(outputs)
-    assert runs("plot", "0123abcd") == (0, f"{folder}/plot.png\n", "")
-    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+    names = [folder / f"plot-{name}.png" for name in ("history", "curves", "importances", "parallel")]
+    assert runs("plot", "0123abcd") == (0, "".join(f"{name}\n" for name in names), "")
+    assert all(name.read_bytes().startswith(b"\x89PNG") for name in names)

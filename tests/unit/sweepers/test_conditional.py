@@ -27,7 +27,7 @@ def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path
     valid = [trial for trial in parts.trials if trial.refusal is None]
     assert [trial for trial in valid if trial.params["x"] > 0.4] == [trial for trial in with_y if trial in valid]
     assert 0 < len(with_y) < 9
-    assert all(parts.asker.overrides(trial.params)[-1] == f"y={trial.params['y']}" for trial in with_y)
+    assert all(parts.overrides(trial.params)[-1] == f"y={trial.params['y']}" for trial in with_y)
 
 
 def test_first_trials_may_have_values_of_the_function(tmp_path: Path) -> None:

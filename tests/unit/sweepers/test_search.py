@@ -77,8 +77,8 @@ def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -
     enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
     with pytest.raises(Killed):
         search(tmp_path, Dies(tmp_path), n_trials=4, enqueue=enqueue).run()
-    with open(tmp_path / "studies" / "toy" / "trials.jsonl", "ab") as file:
-        file.write(b'{"number": 3, "para')  # the line that was being written
+    with open(tmp_path / "studies" / "toy" / "journal.log", "ab") as file:
+        file.write(b'{"op_code":4,"wor')  # the line that was being written
     again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=4, enqueue=enqueue)
     again.run()
     assert runner.starts == [2, 3]
@@ -102,7 +102,7 @@ def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path,
 
 
 def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), sampler="random", n_trials=2, pruner="asha")
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}])
     study.run()
     assert sorted(trial.step for trial in study.trials) == [10, 90]
     assert "is the best of the highest rung, resumes" in "".join(study.lines)
@@ -200,7 +200,7 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
     search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
-    (tmp_path / "studies" / "toy" / "trials.jsonl").unlink()
+    (tmp_path / "studies" / "toy" / "journal.log").unlink()
     study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}])
     study.run()
     assert runner.starts == []
@@ -281,7 +281,7 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(tmp_p
     (again := continued(new, 9)).run()
     assert len(places) > 2 and {*places} == {str(new)}
     assert contents(old) == before
-    assert statuses(again)["open"] == 0 and str(old) not in again.journal.path.read_text()
+    assert statuses(again)["open"] == 0 and str(old) not in again.store.path.read_text()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -293,6 +293,6 @@ def die(number: int, start: int) -> int:
 
 
 def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha")
+    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}])
     study.run()
     assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in study.trials} == {"completed", "paused"}

@@ -74,7 +74,7 @@ def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: A
 
 def listen(searched: Search, say: Callable[[str], None]) -> None:
     """Everything that prints lines calls `say` from now on."""
-    searched.runner.say = searched.say = searched.endings.say = say  # type: ignore[attr-defined]
+    searched.runner.say = searched.say = say  # type: ignore[attr-defined]
 
 
 def statuses(searched: Search) -> list[str]:

@@ -1,14 +1,12 @@
 """Trials of a study, compared with each other."""
 
-import os
 import random
-from pathlib import Path
 
 import pytest
 
 from launcher.run.history import Curve
 from launcher.sweepers.settings import Settings
-from launcher.sweepers.trials import Journal, Trial, best_of
+from launcher.sweepers.trials import Trial, best_of
 
 
 def completed(number: int, run: str, *values: float) -> Trial:
@@ -28,15 +26,3 @@ def test_the_best_of_several_objectives_are_those_that_no_other_is_better_than(c
         return any(x <= loss and y >= accuracy and [x, y] != [loss, accuracy] for x, y in others)
 
     assert best_of([*trials, *twins], settings) == [trial for trial in trials if not is_beaten(trial)]
-
-
-def test_the_first_line_is_durable_with_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
-    journal, trial = Journal(tmp_path / "trials.jsonl"), Trial(0, {})
-    journal.ask(trial)
-    assert synced[-2:] == [tmp_path.stat().st_ino, journal.path.stat().st_ino]
-    synced.clear()
-    journal.decide(trial, pruned=1)
-    assert synced == [journal.path.stat().st_ino]
-    assert [each.pruned for each in journal.read()] == [1]

@@ -9,8 +9,8 @@ from optuna.distributions import FloatDistribution
 from launcher.config.compositions import normalize
 from launcher.config.session import loader, session
 from launcher.errors import ConfigError
+from launcher.sweepers.command import locked
 from launcher.sweepers.space import read_space
-from launcher.sweepers.sweep import locked
 from support.composition import composed
 from support.projects import exit_code
 
@@ -40,7 +40,6 @@ def search(*overrides: str) -> int:
         ),
         ([LR, "hpo.pruner=asha", "hpo.min_steps=500"], "hpo.min_steps=500: the first pause comes before the end; use"),
         ([LR, "job=lr_find"], "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."),
-        ([LR, "hpo.export=no/study.db"], "no is not a folder; create it first."),
         ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
         ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
         ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.runs.study import StoredStudy, find_study
+from launcher.runs.stored_study import StoredStudy, find_study
 from support.studies import study_on_disk
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -53,9 +53,11 @@ def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:
 
 def test_a_study_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     folder = study_on_disk(tmp_path)
-    (folder / "study.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"has no study\.json, or one that is damaged; repeat the command"):
-        StoredStudy.read(folder)
+    whole = (folder / "journal.log").read_bytes()
+    for damaged in (b"", b"no\n" + whole, whole.replace(b'"op_code":5', b'"op_code":99', 1)):
+        (folder / "journal.log").write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"journal\.log: is empty or damaged; repeat the command of the search"):
+            StoredStudy.read(folder)
 
 
 ACTIONS = """<script>

@@ -18,18 +18,18 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
-from launcher.run.files import expanded, replace_file
+from launcher.run.files import expanded
 from launcher.run.folder import RunFolder
 from launcher.run.holder import held_here
 from launcher.run.lock import RunLock
-from launcher.runs.study import SETTINGS, STUDIES, TRIALS
+from launcher.runs.stored_study import JOURNAL, STUDIES
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
 from launcher.slurm.requeue import guarded
 from launcher.sweepers.conditional import function_of
 from launcher.sweepers.display import Display
 from launcher.sweepers.local import LocalRunner, Runner
-from launcher.sweepers.results import check_export, conclude
+from launcher.sweepers.results import conclude
 from launcher.sweepers.rungs import rungs_of
 from launcher.sweepers.samplers import make_sampler
 from launcher.sweepers.search import Search, remove_empty
@@ -73,7 +73,6 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
     def work() -> None:
         search.load()
-        note_settings(search.folder, settings, space)
         known = f", {len(search.trials)} trials so far" if search.trials else ""
         print(f"Study {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}", flush=True)
         if settings.warm_start:
@@ -84,6 +83,8 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         except ConfigError:
             search.forget_unless_begun()
             raise
+        if not search.trials:
+            search.store.forget()
         conclude(search, loader)
 
     with locked(search.folder):
@@ -100,8 +101,6 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
         raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
     settings = settings_of(probe.plain)
     make_sampler(settings, space, 0)
-    if settings.export is not None:
-        check_export(settings.export)
     if settings.space_function is not None:
         function_of(settings.space_function)
     return settings
@@ -129,7 +128,13 @@ def make_search(
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner: Runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, display.say)
-    return Search(folder, outputs, settings, space, fixed, compose, runner, rungs, display.say, display.show)
+    max_steps = probe.plain["trainer"]["max_steps"]
+    max_steps = max_steps if isinstance(max_steps, int) else 0
+    return Search(
+        *(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps),
+        say=display.say,
+        show=display.show,
+    )
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
@@ -168,17 +173,6 @@ def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
-def note_settings(folder: Path, settings: Settings, space: Space) -> None:
-    """Write the settings that `runs report` and `runs plot` need."""
-    note = {
-        "objectives": settings.objectives,
-        "directions": settings.directions,
-        "value": settings.value,
-        "space": as_json(space),
-    }
-    replace_file(folder / SETTINGS, json.dumps(note, indent=1).encode())
-
-
 class locked:
     """A context in which no other search works on the study.
 
@@ -203,9 +197,8 @@ class locked:
             ) from error
 
     def __exit__(self, *exc: Any) -> None:
-        if not (self.folder / TRIALS).exists():
-            for name in (SETTINGS, RESTARTS):
-                (self.folder / name).unlink(missing_ok=True)
+        if not (self.folder / JOURNAL).exists():
+            (self.folder / RESTARTS).unlink(missing_ok=True)
         self.lock.release()
         for empty in (self.folder, self.folder.parent, self.folder.parent.parent):
             remove_empty(empty)
