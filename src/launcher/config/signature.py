@@ -158,9 +158,9 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
     assert isinstance(definition.node, ast.ClassDef)
     fields: dict[str, Parameter] = {}
     for base in _bases(definition):
-        if base is not None and isinstance(base.node, ast.ClassDef) and _is_dataclass(base.node):
+        if base is not None:
             fields |= _fields(base)
-    for statement in definition.node.body:
+    for statement in definition.node.body if _is_dataclass(definition.node) else ():
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         if "ClassVar" in ast.unparse(statement.annotation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.types import NonNegativeInt, PositiveInt
@@ -18,11 +19,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("launcher")
 
 
-class DataSource(ABC):
+@dataclass(kw_only=True, eq=False)
+class LoaderSettings:
+    """The settings that every source has.
+
+    Args:
+        batch_size: the *global* number of samples per optimizer step, on any machine.
+    """
+
+    batch_size: PositiveInt
+    num_workers: NonNegativeInt = 0
+    shuffle: bool = True
+
+
+class DataSource(LoaderSettings, ABC):
     """A source of training and validation samples.
 
-    The constructor only stores its arguments: it opens no file and imports nothing heavy. `batch_size` is the *global*
-    number of samples per optimizer step, on any machine.
+    A source with settings of its own is a dataclass, whose fields are the keys of its configuration. Its constructor
+    only stores them: it opens no file and imports nothing heavy.
 
     A dataset may be map-style (`__len__` and `__getitem__`) or a `torch.utils.data.IterableDataset`. A map-style
     dataset may add `get_batch(indices) -> batch`, which takes an int64 array and returns a collated batch, and
@@ -40,12 +54,7 @@ class DataSource(ABC):
     val_names: Sequence[str] = ()
     """The names of further validation sets; their metrics are `val/<name>/...`."""
 
-    def __init__(self, *, batch_size: PositiveInt, num_workers: NonNegativeInt = 0, shuffle: bool = True):
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.shuffle = shuffle
-
-    def check(self) -> None:  # noqa: B027 - most sources have nothing to check
+    def check(self) -> None:
         """Raise ConfigError for faults that show before any data are read, such as a missing file."""
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,30 +11,20 @@ import numpy as np
 
 from launcher.data.base import DataSource
 from launcher.errors import ConfigError
-from launcher.types import NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(kw_only=True, eq=False)
 class DigitsData(DataSource):
     """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth is held out.
 
     `num_features` and `num_classes` are always 64 and 10; a model's configuration refers to them.
     """
 
-    def __init__(
-        self,
-        *,
-        batch_size: PositiveInt,
-        num_features: Literal[64] = 64,
-        num_classes: Literal[10] = 10,
-        shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
-        self.num_features = num_features
-        self.num_classes = num_classes
+    num_features: Literal[64] = 64
+    num_classes: Literal[10] = 10
 
     def train_dataset(self) -> Labelled:
         inputs, targets = load_digits()

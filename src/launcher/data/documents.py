@@ -3,7 +3,9 @@
 import errno
 import json
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ import xxhash
 from launcher.data.base import DataSource
 from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
 from launcher.data.files import find_files
-from launcher.data.records import Reader, read_jsonl, read_parquet
+from launcher.data.records import Record, read_jsonl, read_parquet
 from launcher.data.rows import PackedDataset
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.files import expanded
-from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
+from launcher.types import PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -27,6 +29,7 @@ VERSION = 1
 """The version of how documents become tokens. Cached tokens of other versions are not used."""
 
 
+@dataclass(kw_only=True, eq=False)
 class DocumentData(DataSource):
     """Samples of documents, as mappings with `input_ids` and `labels`; see `launcher.data.rows.PackedDataset`.
 
@@ -47,34 +50,28 @@ class DocumentData(DataSource):
         cache: folder for the tokens.
     """
 
-    def __init__(
-        self,
-        *,
-        batch_size: PositiveInt,
-        files: str | list[str],
-        tokenizer: str,
-        val_files: str | list[str] | None = None,
-        val_fraction: UnitInterval = 0.05,
-        seq_len: PositiveInt = 128,
-        pack: bool = True,
-        text_field: str = "text",
-        prompt_field: str | None = None,
-        messages_field: str | None = None,
-        label_field: str | None = None,
-        num_classes: PositiveInt | None = None,
-        vocab_size: PositiveInt | None = None,
-        cache: str = "outputs/.tokens",
-        shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
-        self.files, self.val_files, self.val_fraction = files, val_files, val_fraction
-        self.tokenizer = expanded(tokenizer)
-        self.seq_len, self.pack, self.cache = seq_len, pack, expanded(cache)
-        self.fields = Fields(text_field, prompt_field, messages_field, label_field)
-        self.num_classes, self.vocab_size = num_classes, vocab_size
+    files: str | list[str]
+    tokenizer: str
+    val_files: str | list[str] | None = None
+    val_fraction: UnitInterval = 0.05
+    seq_len: PositiveInt = 128
+    pack: bool = True
+    text_field: str = "text"
+    prompt_field: str | None = None
+    messages_field: str | None = None
+    label_field: str | None = None
+    num_classes: PositiveInt | None = None
+    vocab_size: PositiveInt | None = None
+    cache: str = "outputs/.tokens"
 
-    reader: Reader
+    def __post_init__(self) -> None:
+        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
+        self.fields = Fields(self.text_field, self.prompt_field, self.messages_field, self.label_field)
+
+    @staticmethod
+    @abstractmethod
+    def reader(path: Path, fields: list[str]) -> Iterator[Record]:
+        """The records of a file or folder, with at least the named fields."""
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
         """The files or folders that `patterns` names; `key` is its key, for messages."""
@@ -85,9 +82,9 @@ class DocumentData(DataSource):
         self.find("data.files", self.files)
         if self.val_files is not None:
             self.find("data.val_files", self.val_files)
-        if not self.tokenizer.is_dir():
+        if not self.tokenizer_folder.is_dir():
             raise ConfigError(
-                f"data.tokenizer={self.tokenizer}: there is no such folder; "
+                f"data.tokenizer={self.tokenizer_folder}: there is no such folder; "
                 "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package transformers writes one."
             )
         if self.fields.label is not None and self.num_classes is None:
@@ -105,12 +102,12 @@ class DocumentData(DataSource):
         from launcher.run.ranks import on_main  # imports torch
 
         files = self.find(key, patterns)
-        folder = self.cache.absolute() / self._name(files, val_fraction)
+        folder = self.cache_folder.absolute() / self._name(files, val_fraction)
         shared(folder, partial(self._tokenize, folder, key, files, val_fraction), on_main)
         store = TokenStore(folder / part)
         if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
             raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer} has "
+                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has "
                 f"{store.meta['vocab_size']} tokens; set data.vocab_size={store.meta['vocab_size']} or more."
             )
         rows = PackedDataset(store, self.seq_len, self.pack)
@@ -128,12 +125,12 @@ class DocumentData(DataSource):
     def _name(self, files: list[Path], val_fraction: float) -> str:
         """A hash of everything that the tokens depend on."""
         stats = [[str(file), *_stamp(file)] for file in files]
-        what = [VERSION, type(self).__name__, stats, tokenizer_digest(self.tokenizer), vars(self.fields)]
+        what = [VERSION, type(self).__name__, stats, tokenizer_digest(self.tokenizer_folder), vars(self.fields)]
         text = json.dumps([*what, val_fraction, self.num_classes if self.fields.label else None])
         return xxhash.xxh3_64_hexdigest(text.encode())
 
     def _tokenize(self, folder: Path, key: str, files: list[Path], val_fraction: float) -> None:
-        encoder = Encoder(self.tokenizer, self.fields, self.num_classes)
+        encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes)
         size = len(encoder.tokenizer)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
         meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}
@@ -143,7 +140,7 @@ class DocumentData(DataSource):
             if error.errno not in NO_ROOM:
                 raise
             raise ConfigError(
-                f"data.cache={self.cache}: the tokens cannot be written ({error.strerror}); use another folder."
+                f"data.cache={self.cache_folder}: the tokens cannot be written ({error.strerror}); use another folder."
             ) from error
 
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:

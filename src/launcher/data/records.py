@@ -1,6 +1,6 @@
 """Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ from launcher.run.files import parse_json
 
 Record = tuple[dict[str, Any], str]
 """Values by field, and their place in the files, for messages."""
-Reader = Callable[[Path, list[str]], Iterator[Record]]
-"""Reads the records of a file or folder, with at least the named fields."""
 ROWS = 1000
 
 

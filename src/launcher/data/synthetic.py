@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(kw_only=True, eq=False)
 class SyntheticData(DataSource):
     """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T], int64.
 
@@ -25,24 +27,11 @@ class SyntheticData(DataSource):
         seed: of the tokens; the experiment's seed does not change them.
     """
 
-    def __init__(
-        self,
-        *,
-        batch_size: PositiveInt,
-        vocab_size: PositiveInt = 256,
-        seq_len: PositiveInt = 128,
-        num_samples: PositiveInt = 8192,
-        num_val_samples: NonNegativeInt = 256,
-        seed: NonNegativeInt = 0,
-        shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
-        self.vocab_size = vocab_size
-        self.seq_len = seq_len
-        self.num_samples = num_samples
-        self.num_val_samples = num_val_samples
-        self.seed = seed
+    vocab_size: PositiveInt = 256
+    seq_len: PositiveInt = 128
+    num_samples: PositiveInt = 8192
+    num_val_samples: NonNegativeInt = 256
+    seed: NonNegativeInt = 0
 
     def train_dataset(self) -> SyntheticTokens:
         return SyntheticTokens(self.num_samples, self.seq_len, self.vocab_size, self.seed)

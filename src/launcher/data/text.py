@@ -2,6 +2,7 @@
 
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -13,9 +14,10 @@ from launcher.data.base import DataSource
 from launcher.data.files import find_files, hold_out
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
-from launcher.types import NonNegativeInt, PositiveInt, UnitInterval
+from launcher.types import PositiveInt, UnitInterval
 
 
+@dataclass(kw_only=True, eq=False)
 class TextData(DataSource):
     """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255. All bytes are kept in memory.
 
@@ -28,24 +30,11 @@ class TextData(DataSource):
         vocab_size: always 256; a model's configuration refers to it.
     """
 
-    def __init__(
-        self,
-        *,
-        batch_size: PositiveInt,
-        seq_len: PositiveInt = 128,
-        files: str | list[str] | None = None,
-        val_fraction: UnitInterval = 0.05,
-        val_samples: PositiveInt | None = None,
-        vocab_size: Literal[256] = 256,
-        shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
-        self.seq_len = seq_len
-        self.files = files
-        self.val_fraction = val_fraction
-        self.val_samples = val_samples
-        self.vocab_size = vocab_size
+    seq_len: PositiveInt = 128
+    files: str | list[str] | None = None
+    val_fraction: UnitInterval = 0.05
+    val_samples: PositiveInt | None = None
+    vocab_size: Literal[256] = 256
 
     def check(self) -> None:
         if self.files is not None:

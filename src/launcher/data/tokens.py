@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ from launcher.data.base import DataSource
 from launcher.data.files import find_files
 from launcher.data.windows import TokenWindows
 from launcher.errors import ConfigError
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import PositiveInt
 
 
+@dataclass(kw_only=True, eq=False)
 class TokenData(DataSource):
     """Samples of token files: input [B, T] and target [B, T], int64. No sample crosses from one file into another.
 
@@ -26,24 +28,11 @@ class TokenData(DataSource):
         dtype: of raw (not `.npy`) files, little-endian.
     """
 
-    def __init__(
-        self,
-        *,
-        batch_size: PositiveInt,
-        files: str | list[str],
-        vocab_size: PositiveInt,
-        val_files: str | list[str] | None = None,
-        seq_len: PositiveInt = 128,
-        dtype: Literal["uint16", "uint32"] = "uint16",
-        shuffle: bool = True,
-        num_workers: NonNegativeInt = 0,
-    ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
-        self.files = files
-        self.val_files = val_files
-        self.seq_len = seq_len
-        self.vocab_size = vocab_size
-        self.dtype = dtype
+    files: str | list[str]
+    vocab_size: PositiveInt
+    val_files: str | list[str] | None = None
+    seq_len: PositiveInt = 128
+    dtype: Literal["uint16", "uint32"] = "uint16"
 
     def check(self) -> None:
         find_files("data.files", self.files)

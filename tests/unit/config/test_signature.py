@@ -55,6 +55,13 @@ class Row:
 class LongRow(Row):
     tags: list[str] = field(default_factory=list)
     hidden: int = field(default=0, init=False)
+
+class Between(Row):
+    shared: int = 3
+
+@dataclass(kw_only=True, eq=False)
+class LastRow(Between):
+    more: bool
 """,
     "aliases.py": "from typing import Literal\nSize = int | None\n",
     "stars.py": "class Star:\n    def __init__(self, points: int): ...\n",
@@ -103,6 +110,7 @@ def read(target: str) -> Signature:
         ("parts.Deep", []),
         ("parts.Row", ["name"]),
         ("parts.LongRow", ["name", "tags"]),
+        ("parts.LastRow", ["name", "more"]),
     ],
 )
 def test_the_parameters_of_what_a_name_leads_to(package: str, target: str, names: list[str]) -> None:

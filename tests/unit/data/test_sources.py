@@ -44,7 +44,7 @@ def test_sources_import_nothing_heavy():
     """So that a missing file is reported at once."""
     code = """
 import sys
-from launcher.data import text, tokens, digits, synthetic, custom, jsonl, parquet, datasets
+from launcher.data import text, tokens, digits, synthetic, custom, documents, datasets
 assert len(digits.DigitsData(batch_size=1).train_dataset())
 sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
 """
@@ -65,7 +65,7 @@ sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
 def test_every_configuration_makes_its_source(name, given):
     config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), given)
     source = instantiate(config)
-    assert type(source).__module__ == f"launcher.data.{name}"
+    assert type(source).__name__.lower().startswith(name.removesuffix("s"))
     assert source.batch_size == config.batch_size and source.num_workers == 0 and source.shuffle is True
 
 
