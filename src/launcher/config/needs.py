@@ -16,29 +16,50 @@ OWN = "launcher."
 FUNCTIONS = "launcher.hooks.functions.FunctionHook"
 METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
 """The hook of a scheduler with a `metric`."""
+VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
+"""Keys of `data` that give it a validation set."""
 
 Node = dict[str, Any]
 
 
 def need_faults(tree: dict[str, Any]) -> Iterator[Fault]:
-    """Hooks without which others have no effect. Next to a hook of the user's own nothing is known to be missing: it
-    may log what another one follows, or use what it makes.
+    """Hooks without which others have no effect.
 
     Args:
         tree: resolved.
     """
+    present = {target.rpartition(".")[0].rpartition(".")[2] for target in _targets(tree).values()}
+    for path, setting, other in _needed(tree):
+        if other not in present:
+            listed = ",".join(_with(parts(tree, "hooks"), other))
+            text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
+            yield Fault(path, None, text)
+
+
+def validation_faults(tree: dict[str, Any]) -> Iterator[Fault]:
+    """Hooks that have no effect with data that have no validation set."""
+    if get(tree, "hooks.evaluation.loader") is not None:
+        return
+    keys = [f"data.{key}" for key in VALIDATION if key in tree["data"]]
+    for path, setting, other in _needed(tree):
+        if other == "evaluation":
+            fix = ", or ".join([*(f"set {key}" for key in keys[:1]), "leave it out"])
+            yield Fault(path, None, f"needs a validation set ({setting}), and the data have none; {fix}.")
+
+
+def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """A hook's path, the setting for which it needs another one, and the name of that. Next to a hook of the user's own
+    nothing is known to be missing: it may log what another one follows, or use what it makes."""
     nodes = {f"{group}.{name}": node for group in COLLECTIONS for name, node in parts(tree, group).items()}
-    targets = {path: node["_target_"] for path, node in nodes.items()}
-    own = {path for path, target in targets.items() if not target.startswith(OWN) or target == FUNCTIONS}
-    present = {target.rpartition(".")[0].rpartition(".")[2] for target in targets.values()}
+    own = {path for path, target in _targets(tree).items() if not target.startswith(OWN) or target == FUNCTIONS}
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
     for path, node in nodes.items():
-        for setting, other in needs(node) if own <= {path} else ():
-            if other not in present:
-                listed = ",".join(_with(parts(tree, "hooks"), other))
-                text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
-                yield Fault(path, None, text)
+        yield from ((path, setting, other) for setting, other in needs(node) if own <= {path})
+
+
+def _targets(tree: dict[str, Any]) -> dict[str, str]:
+    return {f"{group}.{name}": node["_target_"] for group in COLLECTIONS for name, node in parts(tree, group).items()}
 
 
 def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:

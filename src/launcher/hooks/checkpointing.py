@@ -108,6 +108,7 @@ class CheckpointingHook(BaseHook):
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
 
     def on_start(self, trainer: TrainerView) -> None:
+        self.interval.check(trainer)
         trainer.state.best = self.best
         if self.exit_signals:
             theirs = not signals.installed()

@@ -71,6 +71,7 @@ class EvaluationHook(BaseHook):
         return bool(self._batches)
 
     def on_before_train(self, trainer: TrainerView) -> None:
+        self._interval.check(trainer)
         if not self.open():
             trainer.logger.info("There is no validation set, so there are no val/ metrics.")
 

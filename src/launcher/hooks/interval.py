@@ -35,11 +35,23 @@ class Interval:
         """
         if self.epochs is None:
             return bool(self.value) and step % int(self.value) == 0
+        length = self._length(trainer) * self.epochs
+        return step > 0 and step // length > (step - 1) // length
+
+    def check(self, trainer: Any) -> None:
+        """Called before training starts.
+
+        Raises:
+            ConfigError: see `is_due`.
+        """
+        if self.epochs is not None:
+            self._length(trainer)
+
+    def _length(self, trainer: Any) -> Fraction:
         length = steps_per_epoch(trainer)
         if length is None:
             raise ConfigError(f"{self.key}={self.value}: the training data have no length; set it in steps.")
-        length *= self.epochs
-        return step > 0 and step // length > (step - 1) // length
+        return length
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:

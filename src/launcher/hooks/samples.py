@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.flops import uncompiled
@@ -74,7 +75,7 @@ class SamplesHook(BaseHook):
             )
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        self._vocabulary = len(next_scores(trainer, [0]))
+        self._vocabulary = vocabulary(trainer)
         self._tokens = [self._encoded(prompt) for prompt in self.prompts]
 
     def on_after_step(self, trainer: TrainerView) -> None:
@@ -135,6 +136,25 @@ class SamplesHook(BaseHook):
         if self.decode is not None:
             return self.decode(tokens)
         return bytes(tokens).decode(errors="replace") if self._vocabulary == BYTES else " ".join(map(str, tokens))
+
+
+def vocabulary(trainer: TrainerView) -> int:
+    """How many tokens the model chooses from. All ranks must call it.
+
+    Raises:
+        ConfigError: the model does not read tokens, or does not score the next one.
+    """
+    try:
+        scores = next_scores(trainer, [0])
+        problem = None if scores.dim() == 1 else "it returns no scores [B, T, vocabulary]"
+    except Exception as error:
+        problem = f"it raises {type(error).__name__}: {reason(error)}"
+    if problem is None:
+        return len(scores)
+    raise ConfigError(
+        f"hooks.samples: needs a language model, and {type(unwrap(trainer.model)).__name__}.logits is not one's: for "
+        f"tokens [1, 1] {problem}; choose one, such as model=gpt, or leave the hook out."
+    )
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:

@@ -16,7 +16,8 @@ from torch import nn
 
 from launcher.config.checks import batch_fault
 from launcher.config.epochs import with_epochs
-from launcher.config.resolve import resolved_yaml
+from launcher.config.needs import validation_faults
+from launcher.config.resolve import resolved, resolved_yaml
 from launcher.config.schema import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
@@ -65,6 +66,8 @@ def build_trainer(
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(config.data))
     data.check()
+    if to_train:
+        _check_validation(config, data)
     schedule: Any = (
         OmegaConf.to_container(config.scheduler, resolve=True) if to_train and config.get("scheduler") else None
     )
@@ -248,6 +251,16 @@ def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
 
 def schedule_metric(metric: str, mode: Any = "auto") -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
+
+
+def _check_validation(config: DictConfig, data: Any) -> None:
+    """
+    Raises:
+        ConfigError: a hook follows a metric of the validation set, and the data have none.
+    """
+    faults = list(validation_faults(resolved(config)))
+    if faults and not data.val_names and data.val_dataset() is None:
+        raise ConfigError(*map(str, faults))
 
 
 def _fork(config: DictConfig) -> Fork | None:

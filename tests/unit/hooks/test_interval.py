@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher import BaseHook, CheckpointingHook, EvaluationHook
+from launcher import BaseHook, CheckpointingHook, EvaluationHook, FunctionHook
 from launcher.errors import ConfigError
 from launcher.hooks.interval import Interval
 from support.toy import GOOD, Recorder, Toy
@@ -51,6 +51,8 @@ def test_data_without_a_length_have_no_epochs(tmp_path: Path) -> None:
     epochs = Epochs()
     Toy([epochs], 2, tmp_path, batches=Endless()).train()
     assert epochs.events == []
-    evaluation = EvaluationHook("1epoch", loader=lambda: [GOOD])
-    with pytest.raises(ConfigError, match="interval=1epoch: the training data have no length; set it in steps"):
-        Toy([evaluation], 2, tmp_path, batches=Endless()).train()
+    for hook in (EvaluationHook("1epoch", loader=lambda: [GOOD], at_start=False), CheckpointingHook("1epoch")):
+        begun: list[Any] = []
+        with pytest.raises(ConfigError, match="interval=1epoch: the training data have no length; set it in steps"):
+            Toy([FunctionHook(on_ready=begun.append), hook], 2, tmp_path, batches=Endless()).train()
+        assert begun == [], "a run writes that it has begun in on_ready"

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.hooks.samples import SamplesHook, choose
 from launcher.models.gpt import GPT
+from launcher.models.mlp import MLP
 from support.toy import Toy
 
 
@@ -79,6 +81,42 @@ def test_no_prompt_is_refused() -> None:
 def test_a_model_that_writes_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Sequential has no logits"):
         Toy([SamplesHook()], 1, tmp_path).train()
+
+
+class Features(nn.Module):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float() @ torch.ones(4, 3)
+
+
+class Pooled(nn.Module):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(x), 3)
+
+
+class Picky(nn.Module):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (MLP(num_features=4, num_classes=3), "it raises RuntimeError: "),
+        (Features(), "it raises RuntimeError: "),
+        (Pooled(), r"it returns no scores \[B, T, vocabulary\]"),
+        (Picky(), "it raises ValueError: ValueError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_model_of_no_language_is_refused(tmp_path: Path, model: nn.Module, problem: str) -> None:
+    class Other(Toy):
+        def build_model(self) -> nn.Module:
+            model.register_parameter("weight", nn.Parameter(torch.zeros(1)))
+            return model
+
+    name = type(model).__name__
+    with pytest.raises(ConfigError, match=rf"^hooks\.samples: needs a language model, and {name}\.logits.* {problem}"):
+        Other([SamplesHook()], 1, tmp_path).train()
 
 
 def test_choice() -> None:

@@ -61,6 +61,31 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
     assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
 
 
+@pytest.mark.parametrize("num_val_samples", [0, 8])
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("hooks=[default,early_stopping]", "hooks.early_stopping: needs a validation set (metric=val/loss)"),
+        ("hooks=[default,ema] hooks.ema.evaluate=true", "hooks.ema: needs a validation set (evaluate=true)"),
+        ("scheduler=plateau", "scheduler: needs a validation set (metric=val/loss)"),
+        ("scheduler=plateau scheduler.metric=train/loss", None),
+        ("", None),
+    ],
+)
+def test_what_follows_the_validation_needs_one(
+    tmp_path: Path, words: str, key: str | None, num_val_samples: int
+) -> None:
+    overrides = ["model=mlp", "data=synthetic", f"data.num_val_samples={num_val_samples}", "device=cpu"]
+    config = compose([*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()])
+    if key is None or num_val_samples:
+        build_trainer(config, RunFolder(tmp_path))
+        return
+    with pytest.raises(ConfigError) as error:
+        build_trainer(config, RunFolder(tmp_path))
+    assert error.value.sentences == [f"{key}, and the data have none; set data.num_val_samples, or leave it out."]
+    build_trainer(config, RunFolder(tmp_path), to_train=False)
+
+
 @given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))
 def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
     config = OmegaConf.create({"data": {"batch_size": ranks * share}, "trainer": TRAINER})
