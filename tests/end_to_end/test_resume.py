@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from support import python
 from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, steps, stop_at
 
 TINY_GPT = (
@@ -221,6 +223,17 @@ def test_a_completed_run_asked_for_again_loads_no_torch(completed: Path, where: 
     has_torch, count = again.stdout.splitlines()[-1].split()
     assert has_torch == "False"
     assert int(count) <= MODULES_IF_COMPLETE
+
+
+def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(completed: Path) -> None:
+    again = launch(completed, *ONE_STEP, "tracker=[tensorboard]", "tracker.tensorboard.path=events")
+    (command,) = re.findall(r"To copy the run to it: python -m launcher\.runs (.*)", again.output)
+    words = shlex.split(command)
+    assert words == ["sync", run_folder(completed).name, "tracker=[tensorboard]", "tracker.tensorboard.path=events",
+                     "--outputs", str(completed)]  # fmt: skip
+    synced = python.run("-m", "launcher.runs", *words, env=ENVIRONMENT)
+    assert synced.returncode == 0 and "tensorboard has all steps" in synced.stdout, synced.stderr
+    assert [*(run_folder(completed) / "events").iterdir()]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,17 @@ from launcher.config.tree import flat, get, mapped
 from launcher.run.record_format import json_value
 
 
+def task_overrides() -> list[str]:
+    """The overrides of the command line as they were typed, none where Hydra did not start the job: an interpolation in
+    them may be that of a secret."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    node = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    words: Any = OmegaConf.to_container(node, resolve=False) if node else []
+    return [str(word) for word in words]
+
+
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     Args:

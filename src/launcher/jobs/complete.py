@@ -2,7 +2,9 @@
 
 import logging
 import math
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -18,7 +20,7 @@ from launcher.checkpoint.find import (
 )
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import has_checkpointing
-from launcher.config.command import command_record
+from launcher.config.command import command_record, task_overrides
 from launcher.config.identity import run_id
 from launcher.config.length import with_steps
 from launcher.config.resolve import escaped
@@ -30,9 +32,12 @@ from launcher.run.logs import setup_logging
 from launcher.run.provenance import VERSIONED, code_state
 from launcher.run.record import RunRecord
 from launcher.run.sources import imported_sources, source_changes
+from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")
 
+ADDED = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
+"""Keys of parts that a completed run can get without training."""
 NEWEST = ("auto", "latest", "must")
 """Values of `run.resume` that mean the newest checkpoint."""
 
@@ -59,6 +64,8 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
         for sentence in changes(config, folder):
             logger.warning("Changed since it was trained: %s", sentence)
+        for sentence in additions(config, record):
+            logger.info("%s", sentence)
         logger.info("To train it again as another run, use run.tag=<word>.")
     elif reason == "paused":
         logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
@@ -174,6 +181,22 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     stored = stored_sources(newest)
     imported = {name: digest for name, digest in imported_sources().items() if name in stored}
     return kept + source_changes(stored, imported)
+
+
+def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
+    """How to get what the command has and the run had not, if it needs no training: trackers and metrics."""
+    keys = sorted({match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))})
+    new = [key for key in keys if not any(each == key or each.startswith(f"{key}.") for each in record.data["config"])]
+    metrics = [key for key in new if key.startswith("hooks.")]
+    trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
+    if metrics:
+        yield f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last checkpoint."
+    if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
+        settings = [word for word in task_overrides() if word.startswith(("tracker.", "+tracker.", "++tracker."))]
+        outputs = str(config["paths"]["outputs"])
+        place = [] if outputs == "outputs" else ["--outputs", outputs]
+        words = [str(record.data["id"]), f"tracker=[{','.join(trackers)}]", *settings, *place]
+        yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(words)}"
 
 
 def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.command import task_overrides
 from launcher.config.messages import show
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
@@ -49,10 +49,7 @@ def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
 
 def explicit_overrides() -> list[tuple[str, Any]]:
     """Key and value of each override on the command line."""
-    if not HydraConfig.initialized():
-        return []
-    words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    parsed = OverridesParser.create().parse_overrides(words)
+    parsed = OverridesParser.create().parse_overrides(task_overrides())
     return [(override.key_or_group, override.value()) for override in parsed if not override.is_delete()]
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
+from launcher.config.command import task_overrides
 from launcher.data.iterable import length
 from launcher.hooks.records import show
 from launcher.run.history import encodable, sampled, sparkline
@@ -97,13 +98,6 @@ def is_verbose() -> bool:
 def is_in_sweep() -> bool:
     hydra = hydra_node()
     return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
-
-
-def task_overrides() -> list[str]:
-    """The overrides of the command line as they were typed: an interpolation in them may be that of a secret."""
-    hydra = hydra_node()
-    words: Any = [] if hydra is None else OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    return [str(word) for word in words]
 
 
 def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[str]:

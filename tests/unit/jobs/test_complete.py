@@ -1,0 +1,46 @@
+"""What a command adds to a completed run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.command import command_record
+from launcher.jobs.complete import additions
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+
+F1 = {"_target_": "torchmetrics.F1Score", "task": "binary"}
+TENSORBOARD = {"tensorboard": {"_target_": "launcher.trackers.tensorboard.TensorBoardTracker", "path": "t"}}
+MLFLOW = {"mlflow": {"_target_": "launcher.trackers.mlflow.MlflowTracker"}}
+OWN_HOOK = {"mine": {"_target_": "support.toy.Recorder"}}
+
+
+def config_of(metrics: dict[str, Any], tracker: dict[str, Any]) -> dict[str, Any]:
+    hooks = {"evaluation": {"interval": 10, "metrics": metrics}}
+    return {"hooks": hooks, "tracker": tracker, "paths": {"outputs": "my runs"}}
+
+
+COMPUTES = "job=evaluate, added to this command, computes it for the last checkpoint."
+METRICS = "hooks.evaluation.metrics"
+SYNC = "To copy the run to it: python -m launcher.runs sync run 'tracker=[mlflow]' --outputs 'my runs'"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "tracker", "expected"),
+    [
+        ({}, {}, []),
+        ({"acc": F1}, TENSORBOARD, []),
+        ({"acc": F1 | {"num_classes": 3}}, {"tensorboard": {**TENSORBOARD["tensorboard"], "path": "u"}}, []),
+        ({"acc": F1, "f1": F1, "f2": F1}, {}, [f"{METRICS}.f1, {METRICS}.f2: {COMPUTES}"]),
+        ({}, TENSORBOARD | MLFLOW, [SYNC]),
+        ({"f1": F1}, MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),
+        ({}, OWN_HOOK | {"none": None}, []),
+    ],
+)  # fmt: skip
+def test_a_completed_run_says_how_to_get_what_is_added(
+    tmp_path: Path, metrics: dict[str, Any], tracker: dict[str, Any], expected: list[str]
+) -> None:
+    record = RunRecord(RunFolder(tmp_path / "run"))
+    record.data["config"] = command_record(config_of({"acc": F1}, TENSORBOARD), None)["config"]
+    assert list(additions(config_of(metrics, tracker), record)) == expected
