@@ -1,9 +1,12 @@
-"""A configuration's values as plain containers."""
+"""A configuration's values as plain containers and as settings."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
-from omegaconf import Container, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
+
+T = TypeVar("T")
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -22,3 +25,12 @@ def resolved_at(config: Any, keys: Iterable[Any]) -> Any:
     for key in keys:
         config = config[key]
     return OmegaConf.to_container(config, resolve=False) if isinstance(config, Container) else config
+
+
+def settings_of(kind: type[T], node: DictConfig) -> T:
+    """A node that `schema.validate` has passed as a dataclass of `launcher.config.sections`. Keys that an earlier
+    version has not stored have their defaults; users may add keys to some nodes."""
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    known = [field.name for field in fields(kind) if field.name in values]  # type: ignore[arg-type]
+    return kind(**{name: values[name] for name in known})

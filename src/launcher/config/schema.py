@@ -24,7 +24,7 @@ from launcher.config.options import composed_from, options
 from launcher.config.plain import to_plain
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
 from launcher.config.secrets import as_stored, secret_faults
-from launcher.config.sections import SECTIONS, CompileKeys, Top, section
+from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
 from launcher.config.tree import get, join, walk
@@ -211,7 +211,7 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
             if trains or name != "trainer":  # no constructor has defaults for these keys
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
-                yield from _keys("trainer.compile", value["compile"], section(CompileKeys), partial=False)
+                yield from _keys("trainer.compile", value["compile"], section(CompileSettings), partial=False)
         elif name == "hpo" and name not in tree:
             continue  # a stored configuration: one run has no search
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):

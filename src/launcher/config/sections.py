@@ -1,4 +1,4 @@
-"""The keys of a configuration that no constructor takes, with their types."""
+"""The settings that no constructor of a part takes: the schema of their keys, and what the code reads."""
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -10,14 +10,14 @@ from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
-@dataclass
+@dataclass(frozen=True)
 class Top:
     seed: Annotated[int, Ge(0), Lt(2**32)]
     device: Literal["auto", "cpu", "cuda", "mps"]
 
 
-@dataclass
-class Run:
+@dataclass(frozen=True)
+class RunSettings:
     name: str
     id: str
     dir: str
@@ -31,13 +31,13 @@ class Run:
     not_identity: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Paths:
+@dataclass(frozen=True)
+class PathsSettings:
     outputs: str
 
 
-@dataclass
-class TrainerKeys:
+@dataclass(frozen=True)
+class TrainerSettings:
     max_steps: PositiveInt | None
     max_epochs: PositiveFloat | None = None
     pause_at: PositiveInt | None = None
@@ -51,9 +51,15 @@ class TrainerKeys:
     compile: bool | dict[str, Any] = False
     deterministic: bool = False
 
+    @property
+    def recompute_every(self) -> int:
+        """Recompute every n-th block in the backward pass; 0: none."""
+        every = self.activation_checkpointing
+        return {"none": 0, "full": 1}[every] if isinstance(every, str) else every
 
-@dataclass
-class HpoKeys:
+
+@dataclass(frozen=True)
+class HpoSettings:
     objective: str | list[str]
     n_trials: PositiveInt
     space: dict[str, Any] = field(default_factory=dict)
@@ -77,15 +83,15 @@ class HpoKeys:
     name: str | None = None
 
 
-@dataclass
-class CompileKeys:
+@dataclass(frozen=True)
+class CompileSettings:
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     fullgraph: bool = False
     dynamic: bool | None = None
     backend: str = "inductor"
 
 
-SECTIONS: dict[str, type] = {"run": Run, "paths": Paths, "trainer": TrainerKeys, "hpo": HpoKeys}
+SECTIONS: dict[str, type] = {"run": RunSettings, "paths": PathsSettings, "trainer": TrainerSettings, "hpo": HpoSettings}
 
 
 @cache
@@ -97,4 +103,4 @@ def section(keys: type, takes_more: bool = False) -> Signature:
         absent = UNKNOWN if callable(each.default_factory) else REQUIRED
         default = absent if each.default is MISSING else each.default
         parameters.append(Parameter(each.name, hints[each.name], default))
-    return Signature(keys.__name__.removesuffix("Keys").lower(), tuple(parameters), takes_more)
+    return Signature(keys.__name__.removesuffix("Settings").lower(), tuple(parameters), takes_more)

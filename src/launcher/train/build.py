@@ -17,8 +17,10 @@ from torch import nn
 from launcher.config.checks import batch_fault
 from launcher.config.epochs import with_epochs
 from launcher.config.needs import validation_faults
+from launcher.config.plain import settings_of
 from launcher.config.resolve import resolved, resolved_yaml
 from launcher.config.schema import without_own_keys
+from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
@@ -59,9 +61,9 @@ def build_trainer(
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
-    settings = config.trainer
+    settings, run = settings_of(TrainerSettings, config.trainer), settings_of(RunSettings, config.run)
     set_deterministic(settings.deterministic)
-    strategy, precision, plan = set_up_strategy(config)
+    strategy, precision, plan = set_up_strategy(config, settings)
     compiling = compile_options(settings.compile, strategy)
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(config.data))
@@ -71,7 +73,7 @@ def build_trainer(
     schedule: Any = (
         OmegaConf.to_container(config.scheduler, resolve=True) if to_train and config.get("scheduler") else None
     )
-    hooks = [*(extra_hooks or []), *_hooks(config, schedule)]
+    hooks = [*(extra_hooks or []), *_hooks(config, settings, run, schedule)]
     place = {
         "rank": strategy.ranks.rank,
         "world_size": strategy.ranks.world_size,
@@ -90,14 +92,14 @@ def build_trainer(
             val_loader=partial(data.val_loader, batch_size=plan.micro_batch_size, **place),
             val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
-            fork=_fork(config),
+            fork=_fork(config, run),
         ),
         precision=precision,
         max_steps=settings.max_steps if to_train else 1,
         max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
         max_skipped_steps=settings.max_skipped_steps,
         max_none_losses=settings.max_none_losses,
-        pause_at=settings.get("pause_at"),
+        pause_at=settings.pause_at,
         workspace=folder.path,
         logger=logger,
     )
@@ -109,7 +111,7 @@ def build_trainer(
     return trainer
 
 
-def compile_options(setting: bool | DictConfig, strategy: Strategy) -> dict[str, Any] | None:
+def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[str, Any] | None:
     """The arguments of torch.compile; None: nothing is compiled.
 
     Raises:
@@ -131,23 +133,22 @@ def compile_options(setting: bool | DictConfig, strategy: Strategy) -> dict[str,
     return options
 
 
-def set_up_strategy(config: DictConfig) -> tuple[Strategy, Precision, StepPlan]:
+def set_up_strategy(config: DictConfig, settings: TrainerSettings) -> tuple[Strategy, Precision, StepPlan]:
     """The strategy on its device, and how a step is made."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
-    plan = step_plan(config, ranks.world_size, precision)
+    plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
     strategy: Strategy = instantiate(config.strategy)
     strategy.setup(plan, precision, config.device)
     return strategy, precision, plan
 
 
-def step_plan(config: DictConfig, world_size: int, precision: Precision) -> StepPlan:
+def step_plan(settings: TrainerSettings, batch: int, world_size: int, precision: Precision) -> StepPlan:
     """Divide the global batch over the ranks, and each rank's share into the largest equal micro-batches allowed.
 
     Raises:
         ConfigError: the ranks do not divide it.
     """
-    settings, batch = config.trainer, config.data.batch_size
     if fault := batch_fault(batch, world_size):
         raise ConfigError(str(fault))
     share = batch // world_size
@@ -163,9 +164,7 @@ def step_plan(config: DictConfig, world_size: int, precision: Precision) -> Step
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
         retry_non_finite=precision.retries(settings.max_non_finite_grad_retries),
-        recompute_every={"none": 0, "full": 1}.get(
-            settings.activation_checkpointing, settings.activation_checkpointing
-        ),
+        recompute_every=settings.recompute_every,
         micro_batch_size=micro,
         no_sync_accumulate=settings.no_sync_accumulate,
     )
@@ -263,12 +262,10 @@ def _check_validation(config: DictConfig, data: Any) -> None:
         raise ConfigError(*map(str, faults))
 
 
-def _fork(config: DictConfig) -> Fork | None:
-    source = config.run.get("fork_from")
-    if source is None:
+def _fork(config: DictConfig, run: RunSettings) -> Fork | None:
+    if run.fork_from is None:
         return None
-    without = tuple(config.run.get("fork_without") or ())
-    return Fork(source, expanded(config.paths.outputs), without, resolved_yaml(config))
+    return Fork(run.fork_from, expanded(config.paths.outputs), tuple(run.fork_without or ()), resolved_yaml(config))
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -281,7 +278,9 @@ def _hook(key: str, node: DictConfig) -> BaseHook:
     return hook
 
 
-def _hooks(config: DictConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
+def _hooks(
+    config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
+) -> list[BaseHook]:
     """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group `tracker`, and those
     that other keys need."""
     hooks, beside = ([_hook(f"{group}.{name}", node) for name, node in (config.get(group) or {}).items()
@@ -289,11 +288,10 @@ def _hooks(config: DictConfig, schedule: dict[str, Any] | None) -> list[BaseHook
     own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
     beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
     hooks += [own, *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]), *beside]
-    if config.run.init_from is not None:
-        source, outputs = expanded(config.run.init_from), Path(config.paths.outputs)
-        hooks.insert(0, InitFromHook(source, outputs, config.run.get("init_strict", True)))
+    if run.init_from is not None:
+        hooks.insert(0, InitFromHook(expanded(run.init_from), Path(config.paths.outputs), run.init_strict))
     if schedule and schedule.get("metric") is not None:
         hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
-    if config.trainer.get("max_epochs") is not None:
+    if settings.max_epochs is not None:
         hooks.append(EpochSummaryHook())
     return hooks

@@ -1,6 +1,7 @@
 """Every fault of a configuration is a sentence that names the key, the value and the fix."""
 
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.schema import validate, without_own_keys
+from launcher.config.sections import SECTIONS
 from launcher.errors import ConfigError
 from support.composition import composed
 from support.projects import write_project
@@ -303,3 +305,11 @@ def test_parts_within_parts_are_checked_too(project: Path) -> None:
     assert sentences("model=mine", nested, config_dir=project) == [
         "model.depth.width=-1: should be a whole number greater than 0."
     ]
+
+
+@pytest.mark.parametrize("name", ["trainer", "run", "hpo"])
+def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
+    """A stored configuration may lack a key that is newer than itself: the code then uses the declared default."""
+    node = compose(["model=mlp", "data=digits"])[name]
+    defaults = {each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING}
+    assert {key: node[key] for key in defaults} == defaults

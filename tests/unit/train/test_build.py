@@ -5,18 +5,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from launcher import BaseHook
 from launcher.config.compose import compose
+from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
 from launcher.hooks.base import RunContext
 from launcher.optim.precision import Precision
 from launcher.run.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
-
-TRAINER = compose(["model=mlp", "data=digits"]).trainer
 
 
 class Names(BaseHook):
@@ -88,9 +86,7 @@ def test_what_follows_the_validation_needs_one(
 
 @given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))
 def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
-    config = OmegaConf.create({"data": {"batch_size": ranks * share}, "trainer": TRAINER})
-    config.trainer.micro_batch_size = most
-    plan = step_plan(config, ranks, Precision())
+    plan = step_plan(TrainerSettings(1, micro_batch_size=most), ranks * share, ranks, Precision())
     assert plan.micro_batch_size is not None
     assert plan.micro_batch_size * plan.grad_accum_steps == share
     fitting = [size for size in range(1, share + 1) if share % size == 0 and size <= (most or share)]
@@ -113,15 +109,13 @@ def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
 
 
 def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    config = compose(["model=mlp", "data=digits", "data.batch_size=62", "trainer.micro_batch_size=16"])
-    assert step_plan(config, 2, Precision()).grad_accum_steps == 31
+    assert step_plan(TrainerSettings(1, micro_batch_size=16), 62, 2, Precision()).grad_accum_steps == 31
     assert "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16" in caplog.text
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
-    config = compose(["model=mlp", "data=digits", "data.batch_size=12"])
     with pytest.raises(ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"):
-        step_plan(config, 5, Precision())
+        step_plan(TrainerSettings(1), 12, 5, Precision())
 
 
 @pytest.mark.parametrize(
@@ -132,6 +126,5 @@ def test_retries(retries: int | None, precision: str, expected: bool) -> None:
 
 
 def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
-    config = compose(["model=mlp", "data=digits", "trainer.compile={fullgraph: true}"])
     with pytest.raises(ConfigError, match="breaks the graph"):
-        compile_options(config.trainer.compile, DdpStrategy())
+        compile_options({"fullgraph": True}, DdpStrategy())
