@@ -147,6 +147,12 @@ def test_imports_go_downward():
             assert is_allowed, f"{dotted(path)} imports {name}"
 
 
+def test_one_module_builds_what_a_configuration_names():
+    """A stored configuration is checked before; see `launcher.config.trust`."""
+    names = {dotted(path): " ".join(imported(tree(path))) for path in modules()}
+    assert [module for module in names if "hydra.utils" in names[module]] == ["launcher.config.construct"]
+
+
 def test_no_module_imports_itself_by_others():
     graph = {dotted(path): set() for path in modules()}
     for path in modules():

@@ -1,16 +1,33 @@
-"""Builds a part from its resolved settings."""
+"""Builds parts from their settings. Only here are Hydra's own functions for it imported.
+
+Whatever a configuration names as `_target_` is imported and called: a stored configuration that may come from somebody
+else is checked before (see `launcher.config.trust`).
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from hydra.utils import get_object
+from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped
 
 
+def instantiate(node: Any, **changes: Any) -> Any:
+    """What the node's `_target_` returns for the other settings; nodes inside it are built first.
+
+    Args:
+        node: part of a configuration, or plain containers; None is returned unchanged.
+        changes: settings that differ from the node's.
+    Raises:
+        hydra.errors.InstantiationException: a target cannot be imported, or raises an error.
+    """
+    return hydra_instantiate(node, **changes)
+
+
 def construct(settings: Mapping[str, Any]) -> Any:
-    """What `_target_` names, called with the other settings. Hydra's `instantiate` would resolve them once more: a
+    """What `_target_` names, called with the other settings. `instantiate` would resolve them once more: a
     shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become an interpolation.
 
     Args:
@@ -18,4 +35,13 @@ def construct(settings: Mapping[str, Any]) -> Any:
     """
     stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
     arguments = {key: value for key, value in stored.items() if key not in ("_target_", "_recursive_", "_convert_")}
-    return get_object(str(settings["_target_"]))(**arguments)
+    return target_object(str(settings["_target_"]))(**arguments)
+
+
+def target_object(target: str) -> Any:
+    """The class or function of a `_target_`, imported.
+
+    Raises:
+        ImportError, ValueError: there is none.
+    """
+    return get_object(target)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.config.construct import instantiate
 from launcher.data.base import DataSource
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -69,6 +70,4 @@ def make(part: Any) -> Any:
     """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
-    from hydra.utils import instantiate
-
     return instantiate(part, _convert_="all")

@@ -11,10 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_object
-
 from launcher.checkpoint.find import find_checkpoint
-from launcher.config.construct import construct
+from launcher.config.construct import construct, target_object
 from launcher.config.identity import changed_keys
 from launcher.config.messages import show
 from launcher.config.options import TRAIN_JOB
@@ -37,7 +35,7 @@ def trains(config: Mapping[str, Any]) -> bool:
     if target.startswith(OWN_JOBS):
         return target == TRAIN_JOB
     try:
-        return hasattr(get_object(target), "why_done")
+        return hasattr(target_object(target), "why_done")
     except (ImportError, ValueError):
         return True
 

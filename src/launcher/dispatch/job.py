@@ -3,9 +3,9 @@
 import importlib
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from launcher.config.construct import instantiate
 from launcher.dispatch import forced_exit
 from launcher.run import deadline
 from launcher.run.exits import exits_are_errors

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import escaped, resolved, stored
 from launcher.dispatch import forced_exit

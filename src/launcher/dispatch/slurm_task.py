@@ -30,6 +30,9 @@ def main() -> int:
     if is_superseded(folder, *sys.argv[2:]):
         print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
         return 0
+    if (place := named_folder(folder)) is not None:
+        report([f"run.dir='{place}': is not {folder.path}, so this is no submission of it; use launcher.runs retry."])
+        return 2
     try:
         work(folder)
         return 0
@@ -59,6 +62,18 @@ def is_superseded(folder: Any, script: str | None = None) -> bool:
     if note is None:  # a network file system may fail to read it while the submission replaces it
         return not (folder.path / FROZEN).exists()
     return note.script != script
+
+
+def named_folder(folder: Any) -> Path | None:
+    """The run's folder as its submission named it, if that is another one: the folder was copied or moved, or is
+    somebody else's. A submission is checked where it is made, so a job that SLURM starts again needs nobody."""
+    from launcher.slurm.submission import frozen
+
+    try:
+        place = Path(frozen(folder)[0]["run"]["dir"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # reported by `work`
+    return None if folder.path.resolve().is_relative_to(place.resolve()) else place
 
 
 def work(folder: Any) -> Any:

@@ -27,10 +27,11 @@ class EvaluateJob:
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
         weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
+        trust: run whatever code the checkpoint's configuration names.
     """
 
-    def __init__(self, checkpoint: str | int = "latest", weights: str | None = None):
-        self.checkpoint, self.weights = checkpoint, weights
+    def __init__(self, checkpoint: str | int = "latest", weights: str | None = None, trust: bool = False):
+        self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
 
     def run(self, config: DictConfig) -> dict[str, float]:
         """On a terminal, print a table of the metrics; elsewhere a JSON line with the checkpoint, its step and the
@@ -44,7 +45,7 @@ class EvaluateJob:
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
         path = Path(on_main(lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))))
-        config = config_for(config, path)
+        config = config_for(config, path, self.trust)
         trainer = build_trainer(config, folder, to_train=False)
         stored = StoredCheckpoint(path)
         if self.weights is not None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.construct import target_object
 from launcher.config.plain import to_plain
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
@@ -36,6 +36,7 @@ class ExportJob:
         weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
         dtype: convert floating-point tensors; None: as they are.
         max_shard_size: a larger Hugging Face model is written in several files.
+        trust: run whatever code the checkpoint's configuration names.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class ExportJob:
         weights: str | None = None,
         dtype: Literal["fp32", "bf16", "fp16"] | None = None,
         max_shard_size: str = "5GB",
+        trust: bool = False,
     ):
         if not SIZE.fullmatch(max_shard_size):
             raise ConfigError(
                 f"job.max_shard_size={max_shard_size}: should be a size of files; e.g. job.max_shard_size=5GB."
             )
         self.checkpoint, self.weights, self.dtype, self.max_shard_size = checkpoint, weights, dtype, max_shard_size
+        self.trust = trust
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
@@ -64,7 +67,7 @@ class ExportJob:
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
-        model = config_for(config, path).model  # refuses a command line that contradicts it
+        model = config_for(config, path, self.trust, ["model"]).model  # refuses a command line that contradicts it
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         if self.weights is not None:
@@ -119,7 +122,7 @@ def write_model(
         The file, or the folder of several files; and the node `model` that loads the written weights.
     """
     try:
-        write = getattr(get_object(str(model.get("_target_"))), "write_export", None)
+        write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
     except (ImportError, ValueError):  # the class is not installed here; its weights can still be written
         write = None
     target = folder / WEIGHTS

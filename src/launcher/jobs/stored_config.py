@@ -1,5 +1,6 @@
 """The configuration of a job that uses a checkpoint: its model's configuration must fit its weights."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import task_overrides
 from launcher.config.messages import show
+from launcher.config.options import composed_from
 from launcher.config.resolve import resolved_yaml
+from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
 from launcher.run.record_format import read_record
 
@@ -18,11 +21,17 @@ FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
 
-def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
+def config_for(
+    config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
+) -> DictConfig:
     """The checkpoint's configuration, with what the command line sets explicitly (another `data`, for instance).
 
+    Args:
+        trust: the code that the checkpoint's configuration names may run.
+        built: the nodes that the job builds; None: all.
     Raises:
-        ConfigError: the command line contradicts the checkpoint's model.
+        ConfigError: the command line contradicts the checkpoint's model, or the checkpoint's configuration names code
+            that is not allowed (see `launcher.config.trust`).
     """
     file = checkpoint / "config.yaml"
     if not file.exists():  # written by a trainer that was not composed
@@ -44,6 +53,9 @@ def config_for(config: DictConfig, checkpoint: Path) -> DictConfig:
             OmegaConf.update(merged, key, now, force_add=True)
     if wrong:
         raise ConfigError(*wrong)
+    origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs evaluate` and `export`: --trust)")
+    own = [*names_in(OmegaConf.to_container(composed, resolve=True)), *names_in_files(composed_from({}))]
+    origin.checked(merged, [key for key in built or map(str, merged) if key not in WHERE], trust, own)
     return merged
 
 

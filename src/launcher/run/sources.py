@@ -75,10 +75,10 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
 def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
     """The name and the path of a module's file; None: it has no source file, or is not the user's own."""
     path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py") or _is_foreign(os.path.dirname(path)):
+    if not isinstance(path, str) or not path.endswith(".py") or is_installed(os.path.dirname(path)):
         return None
     top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-    if isinstance(top, str) and _is_foreign(os.path.dirname(top)) and name != "__main__":
+    if isinstance(top, str) and is_installed(os.path.dirname(top)) and name != "__main__":
         return None  # a file that a library wrote for itself, as torch.compile does
     module_path = name.replace(".", "/")
     key = PurePath(f"{module_path}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{module_path}.py")
@@ -91,7 +91,7 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
 
 
 @cache
-def _is_foreign(folder: str) -> bool:
+def is_installed(folder: str) -> bool:
     """Whether a folder's files are those of an installed package, of Python, or of Launcher."""
     path = Path(folder)
     own = Path(__file__).parents[1]

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.rerun import applicable, key_of, quoted, run_command, start_in_place
+from launcher.runs.rerun import (
+    add_trust,
+    applicable,
+    config_dirs,
+    key_of,
+    quoted,
+    run_command,
+    start_in_place,
+)
+from launcher.runs.stored_command import check_stored, check_words
 from launcher.runs.stored_run import StoredRun
 
 PARTS = ("optimizer", "data")
@@ -20,20 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--without", action="append", choices=PARTS, default=[], metavar="PART",
         help="do not take the optimizer's moments (optimizer), or the data position (data)",
     )  # fmt: skip
+    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     source = find_run(arguments.run, arguments.outputs)
-    return start_in_place(fork_command(source, arguments.overrides, arguments.at, arguments.without))
+    return start_in_place(fork_command(source, arguments.overrides, arguments.at, arguments.without, arguments.trust))
 
 
 def fork_command(
-    run: StoredRun, overrides: Sequence[str], at: str = "latest", without: Sequence[str] = ()
+    run: StoredRun, overrides: Sequence[str], at: str = "latest", without: Sequence[str] = (), trust: bool = False
 ) -> list[str]:
     """The arguments of `python -m launcher` for a fork.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it is damaged.
+        ConfigError: there is no such checkpoint, it is damaged, or the run names code that is not allowed.
     """
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
     typed = {key_of(override) for override in overrides}
@@ -43,8 +53,12 @@ def fork_command(
         source = f"{run.id}/{int(path.name.removeprefix('step-'))}"
     own = [f"run.fork_from={quoted(source)}"]
     own += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
-    inherited = [word for word in run_command(run) if key_of(word) not in NOT_INHERITED]
-    inherited = [word for word in inherited if not (is_elsewhere and key_of(word) == "paths.outputs")]
-    at_flags = next((place for place, word in enumerate(inherited) if word.startswith("--")), len(inherited))
-    kept = applicable(inherited[:at_flags], overrides, run.record.get("config_dir"))
-    return [*kept, *own, *overrides, *inherited[at_flags:]]
+    if not trust:
+        check_stored(run, run.overrides)
+    left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
+    inherited, flags = run_command(run, trust=True), config_dirs(run)
+    inherited = [word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out]
+    words = [*applicable(inherited, overrides, run.record.get("config_dir")), *own, *overrides]
+    if not trust:
+        check_words(run, overrides, words)
+    return [*words, *flags]

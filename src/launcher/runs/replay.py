@@ -22,6 +22,7 @@ import yaml
 from launcher.checkpoint.changes import stored_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.config.tree import leaves
+from launcher.config.trust import Origin
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder, checkpoint_steps
 from launcher.run.history import is_measured, read_rows
@@ -36,6 +37,8 @@ from launcher.runs.stored_run import StoredRun
 COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
 COPIED = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
+REPLACED = ("tracker", "dispatch", "job")
+"""Nodes that a replay has of its own, see `write_job`."""
 SHOWN = 3
 LAST_LINES = 15
 TAIL_BYTES = 16_384
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     for stored, segments in chosen:
         for start, end in segments:
             with watched(stored, start, end) as watch:
-                result = replay(stored, start, end, arguments.scratch, watch)
+                result = replay(stored, start, end, arguments.scratch, watch, arguments.trust)
             report(result, arguments.json)
             is_equal &= result.is_equal
     return int(not is_equal)
@@ -121,19 +124,27 @@ class Replay:
 
 
 def replay(
-    run: StoredRun, start: int, end: int, scratch: Path | None = None, watch: Callable[[Path], Any] | None = None
+    run: StoredRun,
+    start: int,
+    end: int,
+    scratch: Path | None = None,
+    watch: Callable[[Path], Any] | None = None,
+    trust: bool = False,
 ) -> Replay:
     """Train a copy of the run from one step to another, and compare it with what the run has stored.
 
     Args:
         scratch: where the copy is trained; None: the temporary folder.
         watch: gets the copy's folder, and returns a function that is called until the training has ended.
+        trust: whatever code the checkpoint's configuration names may run.
     Raises:
-        ConfigError: a checkpoint is gone or damaged, the scratch folder is full, or the training failed.
+        ConfigError: a checkpoint is gone or damaged, its configuration names code that is not allowed, the scratch
+            folder is full, or the training failed.
     """
     source = run.folder.checkpoints / f"step-{end:08d}"
     try:
         ranks = Manifest.read(source).world_size
+        check(run, source / "config.yaml", trust)
         with tempfile.TemporaryDirectory(prefix="launcher-replay-", dir=scratch) as place:
             folder = RunFolder(Path(place) / "outputs" / run.name / run.id)
             if start:
@@ -155,6 +166,19 @@ def replay(
         raise ConfigError(
             f"{run.label}: steps {start} to {end} cannot be replayed ({reason}); use --scratch=DIR for another folder."
         ) from error
+
+
+def check(run: StoredRun, file: Path, trust: bool) -> None:
+    """Check what a replay builds of a checkpoint's configuration (see `launcher.config.trust`).
+
+    Raises:
+        ConfigError: code that is not allowed.
+    """
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.load(file)
+    built = [key for key in map(str, config) if key not in REPLACED]
+    Origin(file, run.folder.path).checked(config, built, trust)
 
 
 def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int) -> None:

@@ -31,12 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000"
     )
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trust", action="store_true", help="run whatever code the run's stored configuration names")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command again for each selected run, one after the other; the first exit code that is not 0."""
     job = None if arguments.verb == "resume" else arguments.verb
-    runs = [run_command(run, arguments.overrides, job) for run in selected(arguments.run, arguments.outputs)]
+    trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
+    chosen = selected(arguments.run, arguments.outputs)
+    runs = [run_command(run, arguments.overrides, job, trust) for run in chosen]
     if len(runs) == 1:
         start_in_place(runs[0])
     codes = []
@@ -61,13 +68,15 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
     return runs
 
 
-def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None = None) -> list[str]:
+def run_command(
+    run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
+) -> list[str]:
     """The arguments of `python -m launcher` for a run: those it was started with, its id, then `overrides`.
 
     Args:
         job: `evaluate` or `export` instead of the job that the run was started with. It runs here, not on SLURM.
     Raises:
-        ConfigError: the run has no record of its command line.
+        ConfigError: the run has no record of its command line, or this names code that is not allowed.
     """
     if run.record.get("overrides") is None:
         raise ConfigError(
@@ -78,12 +87,19 @@ def run_command(run: StoredRun, overrides: Sequence[str] = (), job: str | None =
     kept = [override for override in run.overrides if key_of(override) not in REPLACED]
     if job is not None:
         kept = [override for override in kept if key_of(override).partition(".")[0] not in ("dispatch", "job")]
+    if not trust:
+        from launcher.runs import stored_command  # late: Hydra, which listing runs need not load
+
+        stored_command.check_stored(run, kept)
     kept = applicable(kept, overrides, run.record.get("config_dir"))
     typed = {key_of(override) for override in overrides}
     own = {"run.name": f"run.name={quoted(run.name)}", "run.id": f"run.id={quoted(run.id)}"}
     own["paths.outputs"] = f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
     own |= {} if job is None else {"job": f"job={job}"}
+    own |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
     words = [*kept, *(text for key, text in own.items() if key not in typed), *overrides]
+    if not trust:
+        stored_command.check_words(run, overrides, words)
     return [*words, *config_dirs(run)]
 
 

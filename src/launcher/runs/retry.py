@@ -11,15 +11,19 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from launcher.config.construct import construct
+from launcher.config.resolve import escaped
 from launcher.config.schema import check_dispatch
+from launcher.config.trust import Origin, names_in
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.runs.cancel import chosen_runs, record_cancelled
 from launcher.runs.filters import FILTER_HELP
+from launcher.runs.rerun import add_trust
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.submission import frozen, frozen_code
+from launcher.slurm.submission import FROZEN, frozen, frozen_code
 
 RETRIED = ("failed", "preempted", "stale")
 
@@ -41,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another resource: dispatch.mem=64G; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the runs, scripts and problems; submit nothing")
+    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         if run not in submitted:
             command = f"python -m launcher.runs resume {run.id}"
             print(f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}", file=sys.stderr)
-    submit(submitted, changes, arguments.dry_run)
+    submit(submitted, changes, arguments.dry_run, arguments.trust)
     return 0 if len(submitted) == len(due) and not completing and is_recorded else 1
 
 
@@ -98,19 +103,23 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool) -> None:
+def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, trust: bool) -> None:
     """Submit runs with their frozen configuration and code; those with equal resources become one array.
 
     Args:
         changes: values of keys below `dispatch` that replace the frozen ones.
         dry_run: print the runs and scripts instead.
+        trust: whatever code their configurations name may run.
     Raises:
-        ConfigError: a change is invalid, SLURM refuses the runs, or the folder in which they were submitted is gone.
+        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM refuses the runs, or the
+            folder in which they were submitted is gone.
     """
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)
         dispatch = change(config, changes)
+        if not trust:
+            check_frozen(run, config, changes)
         resources = json.dumps([dispatch, *frozen_code(run.folder)], sort_keys=True)
         groups[resources].append(RunFolder(run.folder.path.absolute()))
     for resources, folders in groups.items():
@@ -122,6 +131,23 @@ def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool) -> 
             print("\n".join(f"# {folder.path.parent.name}/{folder.path.name}" for folder in folders), flush=True)
         with chdir(cwd or "."):  # paths in the configuration and the user's package are relative to it
             construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(folders, code, dispatch)
+
+
+def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Check what a run's job would run (see `launcher.config.trust`).
+
+    Raises:
+        ConfigError: code that is not allowed.
+    """
+    origin = Origin(run.folder.path / FROZEN, run.folder.path)
+    cwd, snapshot = frozen_code(run.folder)
+    if cwd is not None and Path(cwd).is_dir() and Path(cwd).resolve() != Path.cwd().resolve():
+        origin.refuse(f"cwd={cwd}", "names this folder of code", ", or type this command in that folder")
+    if snapshot is not None and "snapshot" not in changes:
+        origin.refuse(f"snapshot={snapshot}", "names this copy of the code")
+    typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
+    for tree in (config, {"dispatch": config["dispatch"]}):  # the job resolves the one, the submission the other
+        origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, own=typed)
 
 
 def change(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

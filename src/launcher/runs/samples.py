@@ -14,18 +14,21 @@ from launcher.errors import ConfigError
 from launcher.run.folder import checkpoint_steps
 from launcher.run.history import read_rows
 from launcher.runs.page import Page
+from launcher.runs.rerun import add_trust
 from launcher.runs.show import grid
+from launcher.runs.stored_command import origin_of
 from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", action="store_true", help="train nothing; show which samples the steps have used")
     parser.add_argument("--step", type=int, metavar="N", help="train nothing; print the indices of a step's samples")
+    add_trust(parser)
 
 
 def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     """0 if each sample was used at most once per epoch, and exactly once in a complete one; else 1."""
-    ledger = SampleLedger.of(audited)
+    ledger = SampleLedger.of(audited, arguments.trust)
     if arguments.json:
         for part in ledger.ranges:
             print(json.dumps(asdict(part) | {"indices": ledger.indices(part)}))
@@ -67,7 +70,7 @@ class SampleLedger:
     ranges: list[SampleRange]
 
     @classmethod
-    def of(cls, run: StoredRun) -> "SampleLedger":
+    def of(cls, run: StoredRun, trust: bool = False) -> "SampleLedger":
         """
         Raises:
             ConfigError: the run does not count samples, or its order is not known.
@@ -82,7 +85,7 @@ class SampleLedger:
         start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
         first = points[0]
         used = first.samples - (first.step - start) * batch if start else 0
-        return cls(order_of(run), list(ranges_between([SampleCount(start, used, None), *points], batch)))
+        return cls(order_of(run, trust), list(ranges_between([SampleCount(start, used, None), *points], batch)))
 
     @property
     def is_exact(self) -> bool:
@@ -171,7 +174,7 @@ def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRang
             yield SampleRange(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
 
 
-def order_of(run: StoredRun) -> SampleOrder:
+def order_of(run: StoredRun, trust: bool = False) -> SampleOrder:
     """The order in which the run's loaders read the training data.
 
     Raises:
@@ -180,7 +183,7 @@ def order_of(run: StoredRun) -> SampleOrder:
     from launcher.data.iterable import is_stream, length  # late: torch
     from launcher.data.loader import fingerprint
 
-    source, dataset = training_data(run)
+    source, dataset = training_data(run, trust)
     size = None if is_stream(dataset) else length(dataset)
     if size is None:
         raise ConfigError(
@@ -193,16 +196,17 @@ def order_of(run: StoredRun) -> SampleOrder:
     return SampleOrder(size, int(run.config.get("seed") or 0), source.shuffle)
 
 
-def training_data(run: StoredRun) -> tuple[Any, Any]:
+def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
     """The run's data source and its training dataset.
 
     Raises:
-        ConfigError: they cannot be built from the run's configuration, or files are missing.
+        ConfigError: they cannot be built from the run's configuration, it names code that is not allowed, or files are
+            missing.
     """
     from hydra.errors import InstantiationException
-    from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
+    from launcher.config.construct import instantiate
     from launcher.config.explain import explain
     from launcher.config.resolve import escaped
     from launcher.config.schema import target_not_found, without_own_keys
@@ -211,8 +215,10 @@ def training_data(run: StoredRun) -> tuple[Any, Any]:
     config = run.config.get("data")
     if not isinstance(config, dict):
         raise ConfigError(f"{run.label}: run.json has no configuration, so its training data are not known.")
+    tree: Any = OmegaConf.create({"data": escaped(config)})
+    checked = origin_of(run).checked(tree, ["data"], trust)
     try:
-        source = instantiate(without_own_keys(OmegaConf.create({"data": escaped(config)}).data))
+        source = instantiate(without_own_keys(checked.data))
         source.check()
         return source, source.train_dataset()
     except NotFound as error:

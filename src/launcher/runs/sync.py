@@ -3,16 +3,23 @@
 import argparse
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from launcher.config.compose import compose
+from launcher.config.explain import unwrapped
+from launcher.config.messages import reason
 from launcher.config.resolve import escaped
-from launcher.errors import ConfigError
+from launcher.config.trust import names_in_files, names_typed
+from launcher.errors import ConfigError, config_error
 from launcher.run.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
-from launcher.runs.rerun import selected
+from launcher.runs.rerun import add_trust, selected
+from launcher.runs.stored_command import config_folder, origin_of
 from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock
@@ -22,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = f"{RUN_HELP}; or a filter; without any: all runs. tracker=wandb: to this tracker"
     parser.add_argument("words", nargs="*", metavar="RUN", help=which)
     parser.add_argument("--follow", action="store_true", help="continue until the runs end")
+    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = [word for word in arguments.words if word not in overrides]
     runs = [run for name in names for run in selected(name, arguments.outputs)]
     runs = runs if names else find_runs(arguments.outputs)
-    all_work = [(run, *with_trackers(run, overrides)) for run in runs]
+    all_work = [(run, *with_trackers(run, overrides, arguments.trust)) for run in runs]
     work = [(run, tracked, trackers) for run, tracked, trackers in all_work if trackers]
     if not work:
         which = ", ".join(run.label for run in runs) if names else f"no run in {arguments.outputs}"
@@ -46,36 +54,59 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(results) else 1
 
 
-def with_trackers(run: StoredRun, overrides: Sequence[str]) -> tuple[TrackedRun, dict[str, Tracker]]:
+def with_trackers(
+    run: StoredRun, overrides: Sequence[str], trust: bool = False
+) -> tuple[TrackedRun, dict[str, Tracker]]:
     """A run with the trackers of its configuration, or those that `overrides` choose and change.
 
     Raises:
-        ConfigError: the overrides do not compose, or a library or a key is missing.
+        ConfigError: the overrides do not compose, a library or a key is missing, or the trackers are code that is not
+            allowed (see `launcher.config.trust`).
     """
-    config = run.config
+    config, origin, folder = run.config, origin_of(run), run.record.get("config_dir")
+    if overrides and not trust:
+        config_folder(run)
+    nodes = _chosen(config, overrides, folder) if overrides else escaped(config.get("tracker"))
+    nodes = nodes if isinstance(nodes, Mapping) else {}
+    known = [Path(folder)] if folder is not None and origin.in_project(Path(folder)) else []
+    own = [*names_typed(overrides), *names_in_files(known)]
+    checked = origin.checked(OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, own)
     if overrides:
-        config["tracker"] = _chosen(config, overrides, run.record.get("config_dir"))
-    trackers = build_trackers(escaped(config.get("tracker")))
+        config["tracker"] = OmegaConf.to_container(checked.tracker)
+    trackers: dict[str, Tracker] = {}
+    for name in checked.tracker:
+        trackers |= _built(run, checked.tracker, str(name))
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}", to_sync=True)
     return TrackedRun(run.folder, config), trackers
 
 
+def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
+    """
+    Raises:
+        ConfigError: the tracker's class cannot be imported, or rejects its settings.
+    """
+    try:
+        return build_trackers(nodes, [name])
+    except Exception as error:
+        if own := config_error(error):
+            raise own from error
+        target = nodes[name].get("_target_") if isinstance(nodes[name], Mapping) else nodes[name]
+        raise ConfigError(
+            f"{run.label}: tracker.{name} ({target}) cannot be loaded: {reason(unwrapped(error))}; type this command "
+            "in the project's folder, or name another tracker, e.g. tracker=tensorboard."
+        ) from error
+
+
 def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None) -> Any:
     """The group `tracker` as the overrides compose it. Without a choice they change the run's own trackers."""
-    from omegaconf import OmegaConf
-
-    from launcher.config.compose import compose
-
     nodes = config.get("tracker") or {}
     if not any(override.startswith("tracker=") for override in overrides):
         if not nodes:
             raise ConfigError(f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb.")
         overrides = [f"tracker=[{','.join(nodes)}]", *overrides]
     chosen = compose(overrides, config_dir).get("tracker")
-    tracker = OmegaConf.to_container(chosen, resolve=False) if chosen else {}
-    whole = OmegaConf.create({**escaped(config), "tracker": tracker})
-    return OmegaConf.to_container(whole.tracker, resolve=True)
+    return OmegaConf.to_container(chosen, resolve=False) if chosen else {}
 
 
 def sync(

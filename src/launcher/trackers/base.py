@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from launcher.checkpoint.find import checkpoint_path
 from launcher.checkpoint.store import LATEST
+from launcher.config.construct import instantiate, target_object
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.run.files import replace_file
@@ -196,9 +197,7 @@ def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, 
 
 def is_tracker(node: Any) -> bool:
     """Whether a node of the group `tracker` is for the follower; a hook is not."""
-    from hydra.utils import get_object
-
-    target = get_object(node["_target_"]) if node is not None else None
+    target = target_object(node["_target_"]) if node is not None else None
     return isinstance(target, type) and issubclass(target, Tracker)
 
 
@@ -208,7 +207,5 @@ def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, 
     Args:
         names: build and import only these; None: all.
     """
-    from hydra.utils import instantiate
-
     chosen = [name for name in nodes or () if names is None or name in names]
     return {name: instantiate(nodes[name]) for name in chosen if is_tracker(nodes[name])}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.config.checks import batch_fault
+from launcher.config.construct import instantiate
 from launcher.config.epochs import with_epochs
 from launcher.config.needs import validation_faults
 from launcher.config.plain import settings_of

@@ -3,9 +3,9 @@
 import math
 from fractions import Fraction
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.construct import instantiate
 from launcher.config.length import with_steps
 from launcher.config.resolve import escaped, stored
 from launcher.config.schema import without_own_keys

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
@@ -18,8 +17,10 @@ from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.construct import instantiate, target_object
 from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
+from launcher.config.trust import Origin
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
 from launcher.run.files import expanded
@@ -34,11 +35,13 @@ def load_model(
     checkpoint: str | int = "latest",
     weights: str | None = None,
     outputs: str | Path = "outputs",
+    trust: bool = False,
 ) -> nn.Module:
     """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation mode.
 
-    `config.yaml` in the folder names the class and the arguments. Building the model runs the code of that class, so
-    load only what you trust. The class must be importable: the project's folder is the current one, or on PYTHONPATH.
+    `config.yaml` in the folder names the class and the arguments. The class must be importable: the project's folder is
+    the current one, or on PYTHONPATH. Building the model runs the code of that class, so it must be Launcher's,
+    torch.nn's, or one that the project defines or names in its YAML files.
 
     Args:
         run: the id of a run, the beginning of its id, its name, or `<name>/<id>`; or the folder of a run, of a
@@ -47,9 +50,10 @@ def load_model(
         weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the weights themselves.
             Not for an export, which has only one kind of weights.
         outputs: the folder of the runs, to find one by its id.
+        trust: any other class is built too. Only for the runs of an author whom you trust.
     Raises:
-        ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported, or the weights do
-            not fit the class.
+        ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported or is not allowed,
+            or the weights do not fit the class.
     """
     path = _folder(run, expanded(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
@@ -61,7 +65,7 @@ def load_model(
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
     try:
         saved = ShardReader(exported) if is_export else _opened(path, weights)
-        model = _build(path / "config.yaml")
+        model = _build(path / "config.yaml", trust)
         load_weights(model, RenamingReader(saved, [*model_tensors(model), *tied_names(model)]) if is_export else saved)
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -98,15 +102,17 @@ def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
     return stored
 
 
-def _build(file: Path) -> nn.Module:
+def _build(file: Path, trust: bool) -> nn.Module:
     if not file.exists():  # the checkpoint of a `BaseTrainer` without a configuration
         raise ConfigError(f"{file}: does not exist; build the model yourself, and load the tensors into it.")
     config: Any = OmegaConf.load(file)
+    config = Origin(file, file.parent, "trust=True").checked(config, ["model"], trust)
     target = OmegaConf.select(config, "model._target_")
     log = logging.getLogger("hydra.utils")  # it logs the error too
     was_disabled, log.disabled = log.disabled, True
     try:
-        is_module = target is not None and issubclass(get_class(target), nn.Module)
+        found = None if target is None else target_object(target)
+        is_module = isinstance(found, type) and issubclass(found, nn.Module)
     except (ImportError, ValueError) as error:
         raise _not_importable(file, "model", target, error) from error
     finally:
@@ -168,4 +174,4 @@ class Predictor:
 
 def _load_pyfunc(path: str) -> Predictor:
     """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
-    return Predictor(load_model(path))
+    return Predictor(load_model(path, trust=True))  # what MLflow loads names its own loader, and has code of its own

@@ -246,7 +246,9 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
-    retried = runs(lab, "retry", outputs, "--all")  # typed in another folder
+    refused = runs(lab, "retry", outputs, "--all")  # typed in another folder, whose code it is not
+    assert refused.returncode == 2 and "names this folder of code" in refused.stderr, refused.stderr
+    retried = runs(lab, "retry", outputs, "--all", "--trust")
     assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, retried.stderr
     assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(other)
 

@@ -56,7 +56,7 @@ def test_no_verb_prints_escape_sequences_of_a_run(runs, hostile, verb):
 def test_a_repeated_command_is_announced_without_escape_sequences(runs, hostile, verb, monkeypatch, capfdbinary):
     monkeypatch.setattr("os.execv", lambda *_: sys.exit(0))
     with pytest.raises(SystemExit):
-        runs(verb, "gpt/aaaa0001")
+        runs(verb, "gpt/aaaa0001", "--trust")
     output, error = (each.decode() for each in capfdbinary.readouterr())
     assert not CONTROL.search(output) and not CONTROL.search(error) and "model.name=" in error
 

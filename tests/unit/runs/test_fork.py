@@ -36,6 +36,14 @@ def test_a_checkpoint_of_another_folder_is_named_by_its_quoted_path(run, outputs
     assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in words
 
 
+def test_a_stored_command_line_that_names_code_is_not_forked(run):
+    run.overrides.append("+hooks.x._target_=numpy.load")
+    with pytest.raises(ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored configuration"):
+        fork_command(run, [])
+    assert "+hooks.x._target_=numpy.load" in fork_command(run, [], trust=True)
+    assert fork_command(run, ["hooks.x._target_=numpy.load"])
+
+
 def test_overrides_may_come_after_a_flag():
     parsed = parse(["fork", "1a2b", "optimizer.lr=1", "--at", "6", "seed=2", "--without", "data"])
     assert (parsed.run, parsed.overrides, parsed.at, parsed.without) == (

@@ -57,15 +57,88 @@ OF_PARTS = [
 )
 def test_values_of_an_option_that_is_replaced_are_left_out(overrides, lost, make_run, outputs, capsys):
     make_run("a", "aaaa0001", overrides=OF_PARTS)
-    command = run_command(find_run("aaaa0001", outputs), overrides)
+    command = run_command(find_run("aaaa0001", outputs), overrides, trust=True)
     assert [word for word in OF_PARTS if word not in command] == lost
     printed = capsys.readouterr().err.splitlines()
     assert [line.partition(" is left out: ")[0] for line in printed] == lost
 
 
-def test_the_folder_of_further_configurations_is_kept(run):
-    run.record["config_dir"] = "/my/conf"
-    assert run_command(run)[-2:] == ["--config-dir", "/my/conf"]
+def test_the_folder_of_further_configurations_is_kept(run, outputs, monkeypatch):
+    """In the project; another folder may have come with the run."""
+    folder = outputs.parent / "my" / "conf"
+    (folder / "model").mkdir(parents=True)
+    run.record["config_dir"] = str(folder)
+    with pytest.raises(ConfigError, match=rf"^--config-dir {folder}: .* outside the project.* add --trust, or type"):
+        run_command(run)
+    assert run_command(run, trust=True)[-2:] == ["--config-dir", str(folder)]
+    monkeypatch.chdir(outputs.parent)
+    assert run_command(run)[-2:] == ["--config-dir", str(folder)]
+
+
+EVIL = """# @package _global_
+hydra: {callbacks: {x: {_target_: evil.Callback}}}
+model: {_target_: os.system, command: touch marker}
+"""
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.searchpath=[pkg://evil]",
+        "+hydra.callbacks.x._target_=evil.Callback",
+        "hydra/job_logging=evil",
+        "+hydra.job_logging={formatters:{x:{(): evil.run}}}",
+        "hydra.mode=MULTIRUN",
+        "+model@hydra.callbacks.x=mlp",
+        "+model@_global_.hydra.callbacks.x=mlp",
+        "experiment=../outputs/evil",
+        "hooks=[default,../../outputs/evil]",
+        "model._target_=os.system",
+        "model={_target_:os.system}",
+        "+hooks.x={_target_:numpy.load,file:evil.npy}",
+        "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_start:os.abort}",
+        "+evil=os.system",
+        "+tracker.x._target_=numpy.load",
+        "++job.trust=true",
+        "hpo.space_function=evil.suggest",
+        "+dispatch={setup:[touch marker]}",
+        "dispatch.setup=[touch marker]",
+        "dispatch.python=/tmp/python",
+        "dispatch.sbatch.chdir=/tmp",
+        "--config-dir=/tmp",
+        "-cd=/tmp",
+        "--multirun",
+    ],
+)
+def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word):
+    (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
+    (outputs / "evil.yaml").write_text(EVIL)
+    monkeypatch.chdir(outputs.parent)
+    others = {"+evil=os.system": ["model._target_=${evil}"], "++job.trust=true": ["job=evaluate"]}.get(word, [])
+    slurm = ["dispatch=slurm"] if "dispatch" in word else []
+    make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *slurm, *others, word])
+    run = find_run("12345e67", outputs)
+    with pytest.raises(ConfigError):
+        run_command(run)
+    assert word in run_command(run, trust=True)
+
+
+def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs):
+    words = ["dispatch=slurm", "dispatch.setup=[touch marker]", "++job.trust=true", "++job._target_=os.system"]
+    make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *words])
+    assert not set(words) & set(run_command(find_run("12345e67", outputs), job="evaluate"))
+
+
+def test_what_is_typed_again_is_allowed(make_run, outputs, monkeypatch):
+    monkeypatch.chdir(outputs.parent)
+    metric = "hooks.evaluation.metrics.auc._target_=torchmetrics.AUROC"
+    make_run("mlp", "12345e67", overrides=["model=mlp", "data=digits", f"+{metric}"])
+    run = find_run("12345e67", outputs)
+    with pytest.raises(ConfigError, match=rf"^{metric}: .*run\.json names it.* --trust, or type {metric}\.$"):
+        run_command(run)
+    assert run_command(run, [metric])[-1] == metric
+    command = run_command(run, ["job.checkpoint=best"], "evaluate", trust=True)
+    assert command[-2:] == ["job.trust=true", "job.checkpoint=best"]
 
 
 def test_a_run_without_its_command_line_is_refused(run):

@@ -168,6 +168,48 @@ def test_a_dry_run_shows_the_runs_and_the_changed_script(submitted_run, runs):
     assert {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()} == before
 
 
+def frozen_with(folder, path, value):
+    saved = json.loads((folder.path / FROZEN).read_bytes())
+    *parents, last = path.split(".")
+    node = saved
+    for key in parents:
+        node = node[key]
+    node[last] = value
+    (folder.path / FROZEN).write_text(json.dumps(saved))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("config.dispatch._target_", "os.system"),
+        ("config.dispatch._target_", "launcher.runs.rerun.os.system"),
+        ("config.dispatch.setup", ["touch marker"]),
+        ("config.dispatch.python", "/tmp/python"),
+        ("config.dispatch.sbatch", {"export": "PYTHONPATH=/tmp"}),
+        ("config.model._target_", "numpy.load"),
+        ("config.model.dropout", {"_target_": "numpy.load"}),
+        ("config.model.dropout", "${oc.decode:${oc.env:NO_SUCH,'{_target_: numpy.load}'}}"),
+        ("config.tracker", {"x": {"_target_": "numpy.load"}}),
+        ("config.job", {"_target_": "launcher.jobs.evaluate.EvaluateJob", "trust": True}),
+        ("snapshot", "/tmp"),
+        ("cwd", "/"),
+    ],
+)
+def test_code_that_only_the_submission_names(submitted_run, runs, tmp_path, path, value):
+    frozen_with(submitted_run, path, value)
+    before = {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()}
+    code, output, error = runs("retry", "--all")
+    assert (code, output) == (2, "") and "only the stored configuration" in error, error
+    assert {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_retry_is_told_is_trusted(submitted_run, runs):
+    frozen_with(submitted_run, "config.dispatch.setup", ["module load x"])
+    for words in (["--trust"], ["--set", "dispatch.setup=[module load x]"], ["--set", "dispatch.setup=null"]):
+        code, output, error = runs("retry", "--all", "--dry-run", *words)
+        assert code == 0 and ("module load x" in output) == (words[-1][-4:] != "null"), error
+
+
 def test_a_record_that_cannot_be_written_is_reported(make_run, runs, tmp_path, monkeypatch):
     folder = make_run("gpt", "1a2b0000", state="failed")
     RunRecord(folder).queue()

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,32 @@ def test_a_tracker_that_fails(tmp_path, capsys):
     assert sync(tmp_path, "aaaa") == 1
     assert capsys.readouterr().err.startswith("n/aaaa1111: files: ConnectionError: the server is down")
     assert not FollowerLock(run.folder).path.exists()
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            {"_target_": "no_such_library.Tracker"},
+            r"tracker\.x \(no_such_library\.Tracker\) cannot be loaded: .*no_such_l",
+        ),
+        (
+            {"_target_": "support.file_tracker.FileTracker", "a": 1},
+            r"tracker\.x \(.*\) cannot be loaded: .*argument 'a'",
+        ),
+        ({"path": 1}, r"tracker\.x \(None\) cannot be loaded"),
+        ("text", r"tracker\.x \(text\) cannot be loaded"),
+        ({"_target_": "numpy.load"}, r"^tracker\.x\._target_=numpy\.load: only the stored configuration"),
+        ({"_target_": "support.file_tracker.Gone"}, r"^tracker\.x\._target_='support\.file_tracker\.Gone': no Gone in"),
+    ],
+)
+def test_a_tracker_that_cannot_be_loaded_is_a_sentence(tmp_path, capsys, node, message):
+    run = written(tmp_path / "n" / "aaaa1111", {"x": node})
+    before = sorted(run.folder.path.rglob("*"))
+    assert sync(tmp_path, "aaaa") == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.count("\n") == 1, error
+    assert sorted(run.folder.path.rglob("*")) == before
 
 
 def test_a_run_with_a_live_follower_is_left_to_it(tmp_path, capsys):

@@ -46,8 +46,8 @@ def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
     ("changed", "message"),
     [
         ({"hidden_dim": 5}, "do not fit the model: .*shape"),
-        ({"_target_": "os.system"}, "model._target_=os.system: .*class"),
-        ({"_target_": "subprocess.Popen", "args": ["touch", "x"]}, "must name a torch.nn.Module"),
+        ({"_target_": "os.system"}, r"model\._target_=os\.system: only the stored configuration .*, add trust=True"),
+        ({"_target_": "launcher.data.digits.DigitsData"}, r"must name a torch\.nn\.Module"),
         ({"_target_": "no_such_package.Model"}, "no_such_package"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_word_that_names_no_run(
     ("node", "message"),
     [
         ({"_target_": "no_such.Net"}, r"model\._target_=no_such.Net: there is no module no_such; add the folder"),
-        ({"_target_": "launcher.models.mlp.Nothing"}, r"there is no Nothing in launcher.models.mlp"),
+        ({"_target_": "launcher.models.mlp.Nothing"}, r"no Nothing in launcher\.models\.mlp"),
         (
             {"_target_": "launcher.models.supervised.Supervised", "module": {"_target_": "no_such.Net"}},
             r"model.module\._target_=no_such.Net: there is no module no_such; add the folder that has it to PYTHONPATH",

@@ -1,0 +1,80 @@
+"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it: the run may be somebody
+else's."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.errors import HydraException
+
+from launcher.config.compose import compose
+from launcher.config.compositions import normalize, parse
+from launcher.config.messages import reason
+from launcher.config.options import own_folder
+from launcher.config.plain import to_plain
+from launcher.config.resolve import resolve
+from launcher.config.trust import Origin, names_in_files, names_typed
+from launcher.errors import ConfigError
+from launcher.runs.stored_run import StoredRun
+
+
+def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
+    """Check stored overrides, before they are composed.
+
+    Raises:
+        ConfigError: they are no overrides, or choose configuration files that the project does not have.
+    """
+    for word in stored:
+        if reaches_out(word):
+            origin_of(run).refuse(word, "says so")
+    config_folder(run)
+
+
+def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> None:
+    """Check a command line that repeats stored overrides, before it starts.
+
+    Args:
+        typed: the overrides of this command among the `words`.
+    Raises:
+        ConfigError: it names code that is not allowed (see `launcher.config.trust`), or does not compose.
+    """
+    folder = config_folder(run)
+    config = compose(words, folder or own_folder())
+    tree, _ = resolve(config)  # what does not resolve is rejected by the command
+    own = [*names_typed(typed), *names_in_files([folder])]
+    origin_of(run).check(tree, to_plain(config), own, retype=True)
+
+
+def config_folder(run: StoredRun) -> Path | None:
+    """The folder of `--config-dir` with which the run was started.
+
+    Raises:
+        ConfigError: it is outside the project.
+    """
+    folder, origin = run.record.get("config_dir"), origin_of(run)
+    if folder is not None and not origin.in_project(Path(folder)):
+        where = "names it, which is outside the project"
+        origin.refuse(f"--config-dir {folder}", where, ", or type this command in the project's folder")
+    return None if folder is None else Path(folder)
+
+
+def reaches_out(word: str) -> bool:
+    """Whether a stored override chooses which configuration files are read, or changes what Hydra itself runs.
+
+    Raises:
+        ConfigError: it is not an override.
+    """
+    try:
+        override = parse(normalize(word))
+        value = override.value()
+        values = value if isinstance(value, list) else [value]
+    except (HydraException, ValueError) as error:
+        raise ConfigError(f"{word}: {reason(error)}.") from error
+    keys = re.split(r"[./@:]", f"{override.key_or_group}@{override.package}")
+    is_option = "." not in override.key_or_group
+    return "hydra" in keys or (is_option and any(".." in Path(str(value)).parts for value in values))
+
+
+def origin_of(run: StoredRun) -> Origin:
+    """Where a run's stored configuration is read."""
+    return Origin(run.folder.record_path, run.folder.path)
