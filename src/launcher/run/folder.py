@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.errors import ConfigError
 from launcher.run.files import expanded
 
+FOLLOWER_LOCK = "tracker.lock"
 STEP = re.compile(r"step-(\d{8,})$")
 """The name of a checkpoint's folder."""
 

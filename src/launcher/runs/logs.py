@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
+from launcher.run.folder import FOLLOWER_LOCK
+from launcher.run.holder import read_holder
 from launcher.run.printable import printable
 from launcher.runs.find import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue
 from launcher.slurm.submission import FROZEN
+from launcher.trackers.process import WAIT
 
 PAUSE = 0.3  # seconds between two reads of a growing file
 
@@ -85,12 +88,14 @@ class RunWatch:
     """Whether a run has ended: no process holds it, and SLURM's queue has no job of it. The queue is read every `pause`
     seconds.
 
-    A completed run's own log is complete once its process has left it. Its job's log (`is_job_log`) is not: srun
-    forwards what a task has printed a moment later.
+    A completed run's own log is complete once its process has left it, and its trackers are complete: the process waits
+    for these too, but at most `trackers` seconds, and logs what is wrong with them. Its job's log (`is_job_log`) is
+    not: srun forwards what a task has printed a moment later.
     """
 
-    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False):
-        self.path, self.pause, self.is_job_log = path, pause, is_job_log
+    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT):
+        self.path, self.pause, self.is_job_log, self.trackers = path, pause, is_job_log, trackers
+        self._left: float | None = None
         self._asked = float("-inf")
         self._in_queue = False
 
@@ -99,6 +104,8 @@ class RunWatch:
         if run.state == "running" or not run.is_left:
             return False
         is_completed = run.state == "completed"
+        if not self._has_heard_of_trackers():
+            return False
         if is_completed and not self.is_job_log:
             return True
         if run.had_job and time.monotonic() - self._asked > self.pause:
@@ -106,6 +113,13 @@ class RunWatch:
             is_over = run.job is None or (is_completed and run.job.state == ENDING)
             self._asked, self._in_queue = time.monotonic(), not is_over
         return not self._in_queue
+
+    def _has_heard_of_trackers(self) -> bool:
+        follower = read_holder(self.path / FOLLOWER_LOCK)
+        if follower is None or not follower.is_local() or not follower.is_alive():
+            return True
+        self._left = self._left or time.monotonic()
+        return time.monotonic() - self._left >= self.trackers
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
+from launcher.run.folder import FOLLOWER_LOCK, RunFolder
 from launcher.run.holder import is_held
 from launcher.run.lock import LockLost, RunLock
 from launcher.run.process import process_start
@@ -44,7 +44,7 @@ class FollowerLock(RunLock):
 
     def __init__(self, folder: RunFolder):
         super().__init__(folder)
-        self.path = folder.path / "tracker.lock"
+        self.path = folder.path / FOLLOWER_LOCK
 
 
 class Follower:

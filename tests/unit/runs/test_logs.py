@@ -6,6 +6,7 @@ import pytest
 
 from launcher.run.record import RunRecord
 from launcher.runs.logs import RunWatch, growth, last_lines
+from launcher.trackers.follower import FollowerLock
 from support.submitted import note_job
 
 
@@ -63,6 +64,18 @@ def test_a_followed_run_has_ended_once_its_process_has_left_it(make_run, state):
     record.end_attempt(state, end_step=10, exit_code=0 if state == "completed" else 143)
     assert not watch.has_ended()
     folder.lock_path.unlink()
+    assert watch.has_ended()
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "preempted"])
+def test_a_followed_run_has_ended_once_its_trackers_have(make_run, state):
+    """The process logs what is wrong with them after it has left the run."""
+    folder = make_run("gpt", "aaaa0001", state=state)
+    assert RunWatch(folder.path).has_ended()
+    with FollowerLock(folder):
+        watch, impatient = RunWatch(folder.path), RunWatch(folder.path, trackers=0.0)
+        assert not watch.has_ended() and not watch.has_ended()
+        assert impatient.has_ended(), "a tracker that hangs is not waited for"
     assert watch.has_ended()
 
 
