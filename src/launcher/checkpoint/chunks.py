@@ -109,7 +109,7 @@ class ChunkWriter:
             if flags == self._flags:
                 raise
 
-    def __exit__(self, kind: Any, *rest: Any) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         for _ in self._threads:
             self._full.put(None)
         for thread in self._threads:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -75,7 +74,7 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
     return text
 
 
-def _of_values(name: str, before: Any, after: Any) -> Iterator[Difference]:
+def _of_values(name: str, before: object, after: object) -> Iterator[Difference]:
     """The differing leaves of two nested states."""
     if is_measured(name) or name.endswith(OF_THE_ATTEMPT):
         return
@@ -92,6 +91,6 @@ def _of_values(name: str, before: Any, after: Any) -> Iterator[Difference]:
         yield Difference(name, f"{_short(after)} instead of {_short(before)}")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -72,7 +71,7 @@ def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
     )
 
 
-def write_json(path: Path, data: Any) -> FileEntry:
+def write_json(path: Path, data: object) -> FileEntry:
     return write_file(path, [json.dumps(data, indent=1, allow_nan=False).encode()])
 
 

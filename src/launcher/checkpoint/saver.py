@@ -149,7 +149,7 @@ class Saver:
         except BaseException as error:  # of any kind: it is passed to the training thread
             writing.error = writing.error or error
 
-    def _write(self, job: "_Job", writing: Writing, group: Any) -> None:
+    def _write(self, job: "_Job", writing: Writing, group: object) -> None:
         def collect(act: Callable[[], Any]) -> list[Any]:
             return self._collect(act, writing, group)
 
@@ -169,7 +169,7 @@ class Saver:
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
-    def _collect(self, act: Callable[[], Any], writing: Writing, group: Any) -> list[Any]:
+    def _collect(self, act: Callable[[], Any], writing: Writing, group: object) -> list[Any]:
         """Call `act` on each rank; every rank gets all results, and learns whether it failed anywhere.
 
         Raises:

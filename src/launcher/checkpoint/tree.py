@@ -15,7 +15,7 @@ import torch
 MARK = "$"
 
 
-def encode(obj: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
+def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
     """The JSON form of `obj`; its tensors go into `tensors` under their path.
 
     Raises:
@@ -65,7 +65,7 @@ def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> s
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The inverse of `encode`."""
     if isinstance(data, list):
         return [decode(value, tensors) for value in data]
@@ -91,5 +91,5 @@ def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     raise ValueError(f"Unknown kind of stored value: {kind!r}; the checkpoint is of a newer version.")
 
 
-def _hashable(key: Any) -> Any:
+def _hashable(key: object) -> Any:
     return tuple(key) if isinstance(key, list) else key

@@ -63,7 +63,7 @@ class Writing:
             self._waits = False
 
 
-def gather(value: Any, group: Any, writing: Writing) -> list[Any]:
+def gather(value: object, group: object, writing: Writing) -> list[Any]:
     """Every rank's value, in rank order. A blocking collective cannot be interrupted, and crashes a process that exits
     during it; this one is polled, so that an abandoned writer can leave it.
 

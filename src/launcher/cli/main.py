@@ -180,7 +180,7 @@ class JobFailed(BaseException):
 class Validation(Callback):
     """Checks the configuration before Hydra makes a folder."""
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         fix_name(config)
         _check(schema.validate, config)
         _note_existing(Path(config.run.dir))
@@ -191,7 +191,7 @@ class Validation(Callback):
         if job_return.status == JobStatus.FAILED and isinstance(error := returned(job_return), Exception):
             raise JobFailed(error)
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         collector.resume()  # before thousands of runs are composed
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))

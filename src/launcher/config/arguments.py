@@ -28,7 +28,7 @@ def check_bounds(owner: str, function: Callable[..., Any], positional: Sequence[
             raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
 
 
-def _bounded(annotation: Any) -> Iterator[Any]:
+def _bounded(annotation: object) -> Iterator[Any]:
     """The members of a type that have bounds."""
     if get_origin(annotation) in (Union, UnionType):
         for member in get_args(annotation):

@@ -62,7 +62,7 @@ def _normalize_space(key: str, value: str) -> str:
     return f"++{SPACE}={{{','.join(texts)}}}"
 
 
-def _range_text(value: Any) -> str:
+def _range_text(value: object) -> str:
     """
     Raises:
         TypeError: a range whose text Hydra does not keep.

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from launcher.config.resolve import escaped
 
 
-def instantiate(node: Any, **changes: Any) -> Any:
+def instantiate(node: object, **changes: object) -> Any:
     """What the node's `_target_` returns for the other settings; nodes inside it are built first.
 
     Args:

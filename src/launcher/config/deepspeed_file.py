@@ -126,7 +126,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
     return config, [Fault(KEY, str(path), text) for text in texts]
 
 
-def _without_auto(value: Any) -> Any:
+def _without_auto(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _without_auto(item) for key, item in value.items() if item != "auto"}
     return value

@@ -10,7 +10,7 @@ from launcher.config.tree import mapped
 PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
 
 
-def number_of_epochs(value: Any) -> Fraction | None:
+def number_of_epochs(value: object) -> Fraction | None:
     """
     Returns:
         The number in a text such as `2epochs`; None for every other value.
@@ -19,10 +19,10 @@ def number_of_epochs(value: Any) -> Fraction | None:
     return Fraction(match[1]) if match else None
 
 
-def with_epochs(tree: Any, convert: Callable[[Fraction, str], Any]) -> Any:
+def with_epochs(tree: object, convert: Callable[[Fraction, str], Any]) -> Any:
     """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
 
-    def change(value: Any, keys: tuple[Any, ...]) -> Any:
+    def change(value: object, keys: tuple[Any, ...]) -> Any:
         epochs = number_of_epochs(value)
         return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
 

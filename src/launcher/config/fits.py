@@ -41,12 +41,12 @@ def describe(annotation: Any) -> str:
     return NOUNS.get(kind, "another type")
 
 
-def bounds(annotation: Any) -> list[Ge | Gt | Le | Lt]:
+def bounds(annotation: object) -> list[Ge | Gt | Le | Lt]:
     """The limits that an `Annotated` type carries."""
     return [mark for mark in get_args(annotation)[1:] if type(mark) in LIMITS]
 
 
-def fits(value: Any, annotation: Any) -> bool:
+def fits(value: object, annotation: object) -> bool:
     """Whether a plain value has a type of `launcher.config.annotations`, strictly: text is not a number, and neither a
     bool nor 2.0 is an int. An int is a float, as in Python.
     """

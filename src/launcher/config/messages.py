@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class WrongType(Fault):
     """The value is not of the key's type."""
 
 
-def show(value: Any, limit: int = 60) -> str:
+def show(value: object, limit: int = 60) -> str:
     """A value as on a command line: null, true, 'text', 0.001, [1,2]; shortened to `limit` characters."""
     if value is None:
         text = "null"
@@ -40,7 +39,7 @@ def show(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
 
 
-def as_typed(value: Any) -> str:
+def as_typed(value: object) -> str:
     """A value as it is typed on a command line: `null`, `true`, `0.001`, `text`, `[a,b]`."""
     if isinstance(value, str):
         return value

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 RANGE = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -13,7 +12,7 @@ class NodeRange:
     most: int
 
     @classmethod
-    def parse(cls, nodes: Any) -> "NodeRange | None":
+    def parse(cls, nodes: object) -> "NodeRange | None":
         """The value of `dispatch.nodes`; None: it is neither a number of nodes nor a range."""
         if type(nodes) is int and nodes > 0:
             return cls(nodes, nodes)

@@ -9,7 +9,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 T = TypeVar("T")
 
 
-def to_plain(config: Any) -> dict[str, Any]:
+def to_plain(config: object) -> dict[str, Any]:
     """A node as plain containers, interpolations as written."""
     tree = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
     assert isinstance(tree, dict)

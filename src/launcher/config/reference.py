@@ -129,7 +129,7 @@ def _key(path: str, value: yaml.Node, spec: Signature | None, lines: Sequence[st
     return Key(path, written, kind, _comment_of(lines, value))
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """A value as on a command line."""
     return value if isinstance(value, str) else show(value, limit=200).replace("'", "")
 

@@ -74,7 +74,7 @@ def is_secret(name: str) -> bool:
     return SECRET.fullmatch(name) is not None
 
 
-def is_expression(text: str, key: Any) -> bool:
+def is_expression(text: str, key: object) -> bool:
     """Whether a text of a stored configuration that looks like an interpolation is one."""
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 

@@ -114,7 +114,7 @@ class Origin:
             self.check(resolved, written, own)
         return OmegaConf.create(resolved)
 
-    def check(self, resolved: Any, written: Any, own: Iterable[Name], retype: bool = False) -> None:
+    def check(self, resolved: object, written: object, own: Iterable[Name], retype: bool = False) -> None:
         """
         Args:
             retype: the message says how to name the code on the command line.
@@ -183,7 +183,7 @@ class Origin:
         return not is_installed(str(folder)) and not any(folder.is_relative_to(each) for each in foreign)
 
 
-def code_in(resolved: Any, written: Any, path: str = "", key: str = "") -> Iterator[Code]:
+def code_in(resolved: object, written: object, path: str = "", key: str = "") -> Iterator[Code]:
     """Every value of a tree that decides which code runs, at any depth: also in lists, in `_args_`, and in nodes with
     `_partial_` or `_recursive_`."""
     if _decides(path, key, resolved):
@@ -198,7 +198,7 @@ def code_in(resolved: Any, written: Any, path: str = "", key: str = "") -> Itera
             yield from code_in(value, inner, join(path, index), key)
 
 
-def _decides(path: str, key: str, value: Any) -> bool:
+def _decides(path: str, key: str, value: object) -> bool:
     group, _, rest = path.partition(".")
     if key == TARGET or path in ("job.trust", "hpo.space_function"):
         return key == TARGET or bool(value)
@@ -235,7 +235,7 @@ def _is_missing(name: str) -> bool:
         return False
 
 
-def names_in(tree: Any, key: str = "") -> Iterator[Name]:
+def names_in(tree: object, key: str = "") -> Iterator[Name]:
     """Each value of a tree with its key; an item of a list with the key of the list."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():

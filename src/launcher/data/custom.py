@@ -66,7 +66,7 @@ class CustomData(DataSource):
         return make(self._val_datasets[name])
 
 
-def make(part: Any) -> Any:
+def make(part: object) -> Any:
     """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part

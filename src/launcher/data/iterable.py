@@ -19,7 +19,7 @@ Collate = Callable[[list[Any]], Any]
 Run = Callable[[Callable[[], Any]], Any]
 
 
-def is_stream(dataset: Any) -> bool:
+def is_stream(dataset: object) -> bool:
     """True for an `IterableDataset` and for anything else that can be iterated but not indexed."""
     from torch.utils.data import IterableDataset
 
@@ -66,7 +66,7 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
         epoch, skip = epoch + 1, max(0, skip - count)
 
 
-def _empty(dataset: Any, epoch: int) -> str:
+def _empty(dataset: object, epoch: int) -> str:
     return (
         f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it must begin a new "
         "pass over at least one."

@@ -223,7 +223,7 @@ class EvaluationLoader:
 
 
 def evaluation_loader(
-    dataset: Any,
+    dataset: object,
     batch_size: int,
     rank: int = 0,
     world_size: int = 1,
@@ -250,7 +250,7 @@ def evaluation_loader(
     )
 
 
-def fingerprint(dataset: Any) -> str | None:
+def fingerprint(dataset: object) -> str | None:
     """What a checkpoint stores about its data: the dataset's `fingerprint`, else its length, else None."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
@@ -259,7 +259,7 @@ def fingerprint(dataset: Any) -> str | None:
     return None if size is None else f"{size} samples"
 
 
-def _size(dataset: Any, name: str) -> int:
+def _size(dataset: object, name: str) -> int:
     size = length(dataset)
     if size is None:
         raise ConfigError(f"data: {type(dataset).__name__} has no __len__; add one, or make it an IterableDataset.")
@@ -269,7 +269,7 @@ def _size(dataset: Any, name: str) -> int:
 
 
 def _load(
-    source: Any,
+    source: object,
     requests: Iterator[Request] | None,
     num_workers: int,
     device: torch.device,

@@ -167,7 +167,7 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
     return PlainLoader(loader, logger) if is_plain(loader) else loader
 
 
-def is_plain(loader: Any) -> bool:
+def is_plain(loader: object) -> bool:
     """Whether this is a torch DataLoader over a map-style dataset that keeps the order of its sampler."""
     return (
         isinstance(loader, DataLoader)
@@ -178,7 +178,7 @@ def is_plain(loader: Any) -> bool:
     )
 
 
-def why_not_exact(loader: Any) -> str:
+def why_not_exact(loader: object) -> str:
     """Why the position of a loader without `state_dict` is not known, for a message."""
     if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
         return "its dataset is iterable"
@@ -187,7 +187,7 @@ def why_not_exact(loader: Any) -> str:
     return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
 
 
-def with_order(loader: DataLoader[Any], order: Any) -> DataLoader[Any]:
+def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
     """The loader with another order of its batches (or of its samples, where it makes no batches)."""
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
@@ -208,7 +208,7 @@ def with_order(loader: DataLoader[Any], order: Any) -> DataLoader[Any]:
     )
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
+def set_epoch(loader: object, epoch: int) -> None:
     """Call `set_epoch` of the loader and its samplers, where they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
@@ -217,7 +217,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
             method(epoch)
 
 
-def own_generators(loader: Any) -> dict[str, Any]:
+def own_generators(loader: object) -> dict[str, Any]:
     """The random generators that are attributes of a loader or of its samplers, by the path to them."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
@@ -230,7 +230,7 @@ def own_generators(loader: Any) -> dict[str, Any]:
     return generators
 
 
-def samplers(loader: Any) -> dict[str, Any]:
+def samplers(loader: object) -> dict[str, Any]:
     """A loader's sampler and batch sampler, and the samplers inside them, by the path to their attributes."""
     found: dict[str, Any] = {}
 
@@ -245,7 +245,7 @@ def samplers(loader: Any) -> dict[str, Any]:
     return found
 
 
-def own_numbers(loader: Any) -> dict[str, float]:
+def own_numbers(loader: object) -> dict[str, float]:
     """The plain numbers that are attributes of a loader's samplers, by the path to them."""
     return {
         f"{path}{name}": value
@@ -255,7 +255,7 @@ def own_numbers(loader: Any) -> dict[str, float]:
     }
 
 
-def set_own_numbers(loader: Any, numbers: dict[str, float]) -> None:
+def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
     owners = samplers(loader)
     for path, number in numbers.items():
         prefix, _, name = path.rpartition(".")
@@ -264,7 +264,7 @@ def set_own_numbers(loader: Any, numbers: dict[str, float]) -> None:
 
 
 @contextmanager
-def unchanged(loader: Any) -> Iterator[None]:
+def unchanged(loader: object) -> Iterator[None]:
     """A context that restores the generators and numbers of a loader and its samplers at its end."""
     generators, numbers = own_generators(loader), own_numbers(loader)
     states = {name: _get_state(generator) for name, generator in generators.items()}

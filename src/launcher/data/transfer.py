@@ -9,7 +9,7 @@ import torch
 
 
 def map_tensors(
-    batch: Any, function: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any] | None = None
+    batch: object, function: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any] | None = None
 ) -> Any:
     """`function` on every tensor in tuples, named tuples, lists and dicts; `movable` on other objects with a `.to`."""
     if isinstance(batch, torch.Tensor):
@@ -58,7 +58,7 @@ def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
         yield _arrived(*ahead, device)
 
 
-def _arrived(batch: Any, copied: torch.cuda.Event, device: torch.device) -> Any:
+def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> Any:
     """Let the computing stream wait for the copy, and keep the memory until the computing stream is done with it."""
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)

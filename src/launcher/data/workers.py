@@ -58,7 +58,7 @@ class GuardedFetch:
     def __init__(self, fetch: Any):
         self.fetch = fetch
 
-    def __getitem__(self, request: Any) -> Any:
+    def __getitem__(self, request: object) -> Any:
         try:
             return self.fetch[request]
         except (Exception, SystemExit) as error:
@@ -143,7 +143,7 @@ def _begin(worker_id: int) -> None:
         os._exit(1)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: object) -> Any:
     return batch
 
 

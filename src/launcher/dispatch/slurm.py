@@ -178,7 +178,7 @@ class SlurmDispatch:
             raise SystemExit(1)
         return result.return_value
 
-    def sweep(self, jobs: Sequence[Job], task: Any) -> Sequence[JobReturn]:
+    def sweep(self, jobs: Sequence[Job], task: object) -> Sequence[JobReturn]:
         """Submit the runs of a sweep as arrays. Runs that are completed, running or queued are skipped.
 
         Returns:

@@ -50,7 +50,7 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
     print(f"{len(due)} submitted{jobs_text}, {len(runs) - len(due)} skipped. {how}", flush=True)
 
 
-def result(run: SubmittedRun, status: JobStatus, value: Any) -> JobReturn:
+def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:
     """A run's result for Hydra's sweepers. The value of a failed run is its exception."""
     job_return = JobReturn(overrides=run.overrides)
     job_return.status, job_return.return_value = status, value

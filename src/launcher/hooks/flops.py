@@ -51,7 +51,7 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
     return {"fp32": fp32, "tf32": tf32}.get(precision, half)
 
 
-def forward_flops(trainer: TrainerView, batch: Any) -> int:
+def forward_flops(trainer: TrainerView, batch: object) -> int:
     """Operations of matrix products, convolutions and attention in a forward pass over a batch; a multiplication and an
     addition count as two. All ranks must call it. Training does not change: this is a pass as in evaluation."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -73,7 +73,7 @@ def forward_flops(trainer: TrainerView, batch: Any) -> int:
     return int(counter.get_total_flops())
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **options: Any) -> int:
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **options: object) -> int:
     """Shapes [B, heads, T, head_dim] -> operations of the two products."""
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
 

@@ -100,7 +100,7 @@ def _parts(config: Path | str) -> dict[str, Any]:
     return {name: plain.get(name) for name in ("optimizer", "scheduler")}
 
 
-def _target(node: Any) -> str:
+def _target(node: object) -> str:
     return str(node.get("_target_") if isinstance(node, dict) else node).rpartition(".")[2]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook
@@ -31,7 +30,7 @@ class FunctionHook(BaseHook):
         functions = self._functions.setdefault(event, [])
         functions.append(_import(event, function) if isinstance(function, str) else function)
 
-        def call_all(*args: Any, **options: Any) -> None:
+        def call_all(*args: object, **options: object) -> None:
             for each in functions:
                 each(*args, **options)
 

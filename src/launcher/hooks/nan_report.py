@@ -45,7 +45,7 @@ class NanReportHook(BaseHook):
     def on_before_step(self, trainer: TrainerView) -> None:
         self._batches = {step: batches for step, batches in self._batches.items() if step == trainer.step - 1}
 
-    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+    def on_batch(self, trainer: TrainerView, batch: object) -> None:
         self._batches.setdefault(trainer.step, []).append(batch)
 
     def on_after_step(self, trainer: TrainerView) -> None:
@@ -93,7 +93,7 @@ class NanReportHook(BaseHook):
                     finding = finding or self._backward(trainer, model, batch)
         return finding
 
-    def _backward(self, trainer: TrainerView, model: torch.nn.Module, batch: Any) -> str | None:
+    def _backward(self, trainer: TrainerView, model: torch.nn.Module, batch: object) -> str | None:
         with _watched_gradients(model) as gradients, trainer.strategy.grad_sync(True):
             with trainer.strategy.forward_context():
                 loss, _ = trainer.forward(batch)
@@ -122,7 +122,7 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
 def _watched_outputs(model: torch.nn.Module) -> Iterator[list[str]]:
     findings: list[str] = []
 
-    def check(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def check(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
         if not findings and (text := _not_finite(output)):
             its_input = _not_finite(inputs)
             findings.append(
@@ -145,7 +145,7 @@ def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
                 f"not: {text}."
             )
 
-    def watch(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def watch(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
         map_nested_tensor(lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output)
 
     with _forward_hooks(model, watch):
@@ -174,13 +174,13 @@ def _in_weights(model: torch.nn.Module) -> str | None:
     return None
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
+def _tensors(values: object) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
     map_nested_tensor(lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values)
     return tensors
 
 
-def _not_finite(values: Any) -> str | None:
+def _not_finite(values: object) -> str | None:
     """How many values are not finite; None if all are."""
     nans = infinite = total = 0
     for tensor in _tensors(values):
@@ -189,5 +189,5 @@ def _not_finite(values: Any) -> str | None:
     return f"{nans} NaN and {infinite} infinite of {total} values" if nans or infinite else None
 
 
-def _largest(values: Any) -> float:
+def _largest(values: object) -> float:
     return max((float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0)

@@ -65,7 +65,7 @@ def explicit_overrides() -> list[tuple[str, Any]]:
     return [(override.key_or_group, override.value()) for override in parsed if not override.is_delete()]
 
 
-def _is_same_choice(key: str, value: Any, now: Any, then: Any, checkpoint: Path) -> bool:
+def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
     """Whether a group's option is the one that the run used. `model=mlp` alone does not set its sizes."""
     if "." in key:
         return False
@@ -76,5 +76,5 @@ def _is_same_choice(key: str, value: Any, now: Any, then: Any, checkpoint: Path)
         return targets[0] is not None and targets[0] == targets[1]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return show(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value).strip("'")

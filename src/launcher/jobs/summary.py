@@ -100,7 +100,7 @@ def is_in_sweep() -> bool:
     return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
 
 
-def end_lines(record: RunRecord, config: DictConfig, stream: Any) -> Iterator[str]:
+def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator[str]:
     """The best metric, the loss, the newest checkpoint, and the commands that use them."""
     folder, best = record.folder, record.data["best"]
     if best is not None:

@@ -217,7 +217,7 @@ def _without_weights(settings: Mapping[str, Any]) -> Any:
     return transformers_models.from_stored_config(task, name, _changes(settings.get("config")), labels)
 
 
-def _changes(config: Any) -> dict[str, Any]:
+def _changes(config: object) -> dict[str, Any]:
     """Settings of a pretrained model that differ from its stored ones."""
     changes = {} if config is None else transformers_models.plain(config)
     if "model_type" in changes:

@@ -29,7 +29,7 @@ class Lora:
     ):
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: object) -> Any:
         """The model with adapters. They and the task's own layers (a classifier) are trained; the rest is frozen.
 
         Raises:
@@ -94,7 +94,7 @@ class FrozenWeights(nn.Module):
             )
 
 
-def _leave_out_frozen(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _leave_out_frozen(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             state.pop(prefix + name, None)

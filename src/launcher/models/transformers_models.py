@@ -224,7 +224,7 @@ def library() -> Any:
     return transformers
 
 
-def plain(config: Any) -> dict[str, Any]:
+def plain(config: object) -> dict[str, Any]:
     """A configuration node as a dictionary; a bare name becomes `model_type`."""
     if OmegaConf.is_config(config):
         config = OmegaConf.to_container(config, resolve=True)

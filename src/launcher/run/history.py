@@ -209,7 +209,7 @@ def is_measured(name: str) -> bool:
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
-def as_number(value: Any) -> float | None:
+def as_number(value: object) -> float | None:
     """A number of metrics.jsonl, where "nan" and "inf" are strings; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
@@ -219,7 +219,7 @@ def as_number(value: Any) -> float | None:
         return None
 
 
-def encodable(text: str, stream: Any) -> bool:
+def encodable(text: str, stream: object) -> bool:
     """Whether a stream can show a text: an ASCII terminal has no bars."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")

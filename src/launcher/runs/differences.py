@@ -64,7 +64,7 @@ def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
     return keys
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _differ(one: object, other: object) -> bool:
     return one is not other and (one != other or type(one) is not type(other))
 
 

@@ -105,7 +105,7 @@ def compared(run: StoredRun, key: str, value: str) -> Any:
     return found.partition("_")[0] if key == "job" and found and "_" not in value else found
 
 
-def holds(left: Any, sign: str, right: str) -> bool:
+def holds(left: object, sign: str, right: str) -> bool:
     """Whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
     if sign in ORDERED:
         left_number, right_number = number(left), number(right)
@@ -155,11 +155,11 @@ def _sorted(runs: list[StoredRun], key: str, reverse: bool) -> list[StoredRun]:
     return [run for _, run in sorted(present, key=lambda pair: pair[0], reverse=reverse)] + missing
 
 
-def rank(value: Any) -> tuple[bool, float, str]:
+def rank(value: object) -> tuple[bool, float, str]:
     as_number = number(value)
     return (True, 0.0, str(value)) if as_number is None else (False, as_number, "")
 
 
-def is_nan(value: Any) -> bool:
+def is_nan(value: object) -> bool:
     as_number = number(value)
     return as_number is not None and math.isnan(as_number)

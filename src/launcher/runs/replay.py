@@ -206,7 +206,7 @@ def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: 
     OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
 
 
-def is_outside(folder: Path, path: Any) -> bool:
+def is_outside(folder: Path, path: object) -> bool:
     """Whether a hook's path is outside its run's folder, where the run itself writes."""
     text = str(path)
     return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)

@@ -32,7 +32,7 @@ class CollectiveConsistencyCheck:
                 self._handles.append(module.register_forward_pre_hook(partial(self._note_parameters, name)))
         self._handles.append(model.register_forward_hook(partial(self._compare_calls, "")))
 
-    def _compare_calls(self, name: str, *_: Any) -> None:
+    def _compare_calls(self, name: str, *_: object) -> None:
         if self._is_done or torch.compiler.is_compiling():
             return
         called = ranks.all_gather(name)
@@ -41,7 +41,7 @@ class CollectiveConsistencyCheck:
             calls = [f"calls {name}" if name else "ends its forward pass" for name in (called[0], called[other])]
             self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
-    def _note_parameters(self, name: str, module: nn.Module, _: Any) -> None:
+    def _note_parameters(self, name: str, module: nn.Module, _: object) -> None:
         """Note the parameters of a gathered module: those are the ones that the graph refers to."""
         if not torch.compiler.is_compiling():
             self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}

@@ -122,7 +122,7 @@ def _groups(count: int) -> str:
 
 
 def _read(
-    saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, Any], present: Any = None
+    saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, Any], present: object = None
 ) -> torch.Tensor:
     """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless
     the kernel reads it. The tensor `present` is reused if it fits: allocating costs more than reading."""
@@ -138,7 +138,7 @@ def _read(
     return target
 
 
-def _to_device(value: Any, device: torch.device) -> Any:
+def _to_device(value: object, device: torch.device) -> Any:
     """Move a tensor, or a list of them (as LBFGS has), to its parameter's device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)

@@ -196,7 +196,7 @@ class locked:
                 f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."
             ) from error
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         if not (self.folder / JOURNAL).exists():
             (self.folder / RESTARTS).unlink(missing_ok=True)
         self.lock.release()

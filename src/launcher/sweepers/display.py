@@ -44,7 +44,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -111,7 +111,7 @@ def _state(trial: Trial, search: Search) -> str:
     return search.runner.phase(trial.number) if is_running else status
 
 
-def _param(value: Any) -> str:
+def _param(value: object) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 

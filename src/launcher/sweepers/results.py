@@ -17,7 +17,7 @@ from launcher.sweepers.trials import Trial, best_of, described
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 
 
-def conclude(search: Search, loader: Any) -> None:
+def conclude(search: Search, loader: object) -> None:
     """Print and write the results.
 
     Raises:
@@ -45,11 +45,11 @@ def conclude(search: Search, loader: Any) -> None:
     print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
 
 
-def quoted_override(key: str, value: Any) -> str:
+def quoted_override(key: str, value: object) -> str:
     return shlex.quote(f"{key}={value}")
 
 
-def write_results(search: Search, best: Sequence[Trial], loader: Any) -> None:
+def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
     """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial as a preset."""
     settings = search.settings
     solutions = [{"params": plain(trial.params), "values": trial.values(settings)} for trial in best]
@@ -84,7 +84,7 @@ def preset(trial: Trial, search: Search, loader: Any) -> str:
     return "\n".join(["# @package _global_", comment, text])
 
 
-def put(tree: dict[str, Any], path: str, value: Any) -> None:
+def put(tree: dict[str, Any], path: str, value: object) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})

@@ -18,14 +18,14 @@ from launcher.sweepers.settings import Settings
 from launcher.sweepers.space import Space, grid, point
 
 
-def seed_of(settings: Settings, *what: Any) -> int:
+def seed_of(settings: Settings, *what: object) -> int:
     """A seed from `hpo.seed` and the trial's number: with one seed for all trials, a resumed study would repeat its
     first ones."""
     digest = hashlib.sha256("/".join(map(str, (settings.seed, *what))).encode()).hexdigest()
     return int(digest[:8], 16)
 
 
-def make_sampler(settings: Settings, space: Space, *what: Any) -> BaseSampler:
+def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler:
     """
     Args:
         what: what the sampler is for, which decides its seed: the trial's number, and a key.

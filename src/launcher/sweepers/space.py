@@ -74,7 +74,7 @@ def bare(key: str) -> str:
     return key.lstrip("+~")
 
 
-def _range_text(value: Any) -> str:
+def _range_text(value: object) -> str:
     if isinstance(value, list):
         return f"choice({','.join(map(as_typed, value))})"
     return as_typed(value)

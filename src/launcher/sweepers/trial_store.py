@@ -165,7 +165,7 @@ class TrialStore:
         """Record the run of a new trial. What was decided about the trial is recorded first."""
         self._set(trial, *DECIDED, "run")
 
-    def decide(self, trial: Trial, **decisions: Any) -> None:
+    def decide(self, trial: Trial, **decisions: object) -> None:
         """Record a decision before it has any effect. The journal takes none about a trial that has ended there."""
         vars(trial).update(decisions)
         self._set(trial, *decisions)
@@ -273,7 +273,7 @@ def has_values(trial: FrozenTrial, values: Params) -> bool:
     return all(trial.params[key] == value for key, value in values.items() if key in trial.params)
 
 
-def suggest(trial: optuna.Trial, key: str, among: Any) -> Value | None:
+def suggest(trial: optuna.Trial, key: str, among: object) -> Value | None:
     """Sample a key's value, if the trial does not have it yet."""
     if isinstance(among, CategoricalDistribution):
         return trial.suggest_categorical(key, among.choices)

@@ -91,7 +91,7 @@ class TensorBoardTracker(Tracker):
     def _tag(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)
 
-    def _put(self, **fields: Any) -> None:
+    def _put(self, **fields: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writer.write(Event(**fields).SerializeToString())
@@ -123,7 +123,7 @@ class TensorBoardTracker(Tracker):
         info = plugin_data_pb2.SessionEndInfo(status=status)
         self._put_session(metadata.SESSION_END_INFO_TAG, session_end_info=info)
 
-    def _put_session(self, tag: str, **fields: Any) -> None:
+    def _put_session(self, tag: str, **fields: object) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 

@@ -199,7 +199,7 @@ class DeepSpeedStrategy(NativeStrategy):
                 "[1], or use strategy=ddp."
             )
 
-    def _compile(self, *args: Any, **kwargs: Any) -> None:
+    def _compile(self, *args: object, **kwargs: object) -> None:
         """With the arguments of a module's own `compile`, which the engine's does not take."""
         if self.stage == 3:
             raise ConfigError(
@@ -280,7 +280,7 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
     forward = module.forward
 
     @functools.wraps(forward)
-    def within(*args: Any, **kwargs: Any) -> Any:
+    def within(*args: object, **kwargs: object) -> Any:
         with precision.autocast(device):
             return forward(*args, **kwargs)
 
