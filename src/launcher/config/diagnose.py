@@ -6,6 +6,7 @@ rest.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
 from launcher.errors import ConfigError
 
+NOTHING = ("none", "no", "off", "false")
+OPTIONAL = ("scheduler", "hooks", "tracker")
+"""Groups that a run may do without."""
+
 
 def diagnose(
     overrides: Sequence[str],
@@ -36,12 +41,14 @@ def diagnose(
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
     readable = _readable(overrides, multirun, faults)
-    try:
-        parsed = [parse(text) for text in readable if not text.startswith("hydra.searchpath=")]
-        jobs = expand(parsed, with_intervals=_searches(readable))
-    except ConfigError as error:
-        return faults + error.sentences
     with session(config_dir, readable):
+        # A glob needs the loader of the session.
+        words = [text for text in readable if not text.startswith("hydra.searchpath=")]
+        parsed = [replace(parse(text), config_loader=loader()) for text in words]
+        try:
+            jobs = expand(parsed, with_intervals=_searches(readable))
+        except ConfigError as error:
+            return faults + error.sentences
         diagnosis = _Diagnosis(config_name, faults)
         seen: set[str] = set()
         for job in jobs:
@@ -83,6 +90,8 @@ def _unreadable(text: str, error: Exception) -> str:
     if "=" not in text and not text.startswith("~"):
         return f"{text}: should be KEY=VALUE or GROUP=OPTION."
     key, _, value = text.partition("=")
+    if value.endswith(","):
+        return f"{text}: ends with a comma; remove it, or add another value."
     detail = first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
     # The names of the grammar's tokens help nobody.
     detail = detail.partition(" expecting {")[0]
@@ -181,6 +190,8 @@ def _unknown_option(override: Override) -> str | None:
     for option in map(str, value if isinstance(value, list) else [value]):
         if option in options or "/" in option or "$" in option:
             continue
+        if option.lower() in NOTHING and group in OPTIONAL:
+            return f"no option {option}; to remove the group, write ~{group}."
         text = _rewritten(override, group)
         if option in text and (near := nearest(option, options)):
             return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"

@@ -13,6 +13,7 @@ from hydra.errors import InstantiationException
 
 from launcher.config import schema
 from launcher.config.diagnose import diagnose
+from launcher.config.options import own_folder
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
@@ -53,7 +54,18 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
             f"--config-path={arguments.config_path}: there is no such folder of configurations; to add options of your "
             "own, use --config-dir=FOLDER."
         ]
-    return diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun)
+    sentences = diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun)
+    hidden = own_folder() if arguments.config_dir is not None else None
+    if (
+        hidden is not None
+        and Path(arguments.config_dir).resolve() != hidden.resolve()
+        and any(": no option " in sentence for sentence in sentences)
+    ):
+        sentences.append(
+            f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options are not used; "
+            f"for both, leave it out and add hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
+        )
+    return sentences
 
 
 def _not_located(error: InstantiationException) -> str | None:

@@ -99,7 +99,9 @@ class _Resolver:
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
             path = ".".join(map(str, keys))
-            self.faults.append(Fault(path, None, f"needs a value; e.g. {path}=..."))
+            option = choices(self.config).get(str(keys[0]))
+            see = f"; python -m launcher --help {keys[0]}={option} describes it" if isinstance(option, str) else ""
+            self.faults.append(Fault(path, None, f"needs a value; e.g. {path}=...{see}"))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 

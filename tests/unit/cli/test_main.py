@@ -170,6 +170,16 @@ def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixt
     assert "broken.yaml" in error and "Traceback" not in error
 
 
+def test_a_folder_that_hides_conf_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("conf", "more"):
+        (folder / name / "model").mkdir(parents=True)
+        (folder / name / "model" / f"of_{name}.yaml").write_text("_target_: torch.nn.Identity\n")
+    assert exit_code("--config-dir", "more", "model=of_conf") == 2
+    assert "--config-dir=more: takes the place of conf/, whose options are not used" in capsys.readouterr().err
+    assert exit_code("model=of_more") == 2
+    assert "takes the place" not in capsys.readouterr().err
+
+
 def test_flags_may_be_among_the_overrides() -> None:
     arguments = read(["seed=1", "-m", "model=gpt,mlp", "--config-dir", "conf", "device=cpu"])
     assert arguments.multirun and arguments.config_dir == "conf"

@@ -22,8 +22,28 @@ MISTAKES = {
     "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should begin with"],
     "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @package _global_`"],
     "trainer.max_steps = 3": ["trainer.max_steps: should be KEY=VALUE", "=: should be KEY=VALUE", "3: should be KEY="],
-    "data.batch_size=16,": ["data.batch_size=16,: cannot be read (mismatched input '<EOF>'); quote"],
+    "data.batch_size=16,": ["data.batch_size=16,: ends with a comma; remove it, or add another value."],
+    "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma"],
+    "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
+    "scheduler=none": ["scheduler=none: no option none; to remove the group, write ~scheduler."],
+    "tracker=off": ["tracker=off: no option off; to remove the group, write ~tracker."],
+    "hooks=[none]": ["hooks=[none]: no option none; to remove the group, write ~hooks."],
+    "optimizer=none": ["optimizer=none: no option none; optimizer has"],
+    "model=supervised data=parquet": [
+        "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet describes it",
+        "data.tokenizer: needs a value; e.g. data.tokenizer=...; python -m launcher --help data=parquet describes it",
+        "model.module._target_: needs a value; e.g. model.module._target_=...; python -m launcher --help model=super",
+    ],
+    "~seed model=mlp data=digits": ["seed: is missing, and a run needs it; add +seed=<a whole number"],
 }
+
+
+def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    for name in ("keys", "kept", "other"):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
+    (message,) = diagnose(["experiment=glob(ke*)"], tmp_path, multirun=True)
+    assert "its file should begin with `# @package _global_`" in message
 
 
 @pytest.mark.parametrize("command", MISTAKES)
