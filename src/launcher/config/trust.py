@@ -48,6 +48,8 @@ RESOURCES = (
 """Flags of `dispatch.sbatch` that run nothing."""
 TEXT = ("run", "paths", "trainer", "dispatch", "hpo", "hydra")
 """Nodes of which nothing is built, so their text stays text."""
+KERNEL = "attn_implementation"
+"""A setting of models of transformers; with a slash, it is code of the hub."""
 LITERAL = re.compile(r"\$\{oc\.env:\w+(?:,[^${}]*)?\}|\\\$\{")
 """What text may have besides letters if its meaning depends on no other key."""
 
@@ -66,6 +68,9 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
+        """What may name it. Nothing may name text that Hydra would resolve once more: anywhere else it stays text."""
+        if is_interpolation(self.value) and not self.path.startswith("dispatch."):
+            return set()
         is_plain = isinstance(self.written, str) and "${" not in LITERAL.sub("", self.written)
         return {(self.key, str(self.value))} | ({(self.key, str(self.written))} if is_plain else set())
 
@@ -187,7 +192,7 @@ def code_in(resolved: object, written: object, path: str = "", key: str = "") ->
     """Every value of a tree that decides which code runs, at any depth: also in lists, in `_args_`, and in nodes with
     `_partial_` or `_recursive_`."""
     if _decides(path, key, resolved):
-        yield Code(path, key, resolved, written)
+        yield Code(path, KERNEL if KERNEL in path else key, resolved, written)
     elif isinstance(resolved, Mapping):
         for name, value in resolved.items():
             inner = written.get(name) if isinstance(written, Mapping) else None
@@ -209,7 +214,7 @@ def _decides(path: str, key: str, value: object) -> bool:
     if group not in TEXT and is_interpolation(value):
         return True  # Hydra resolves it once more
     is_function = key.startswith("on_") and isinstance(value, str)
-    is_remote = key == "trust_remote_code" or ("attn_implementation" in path and "/" in str(value))
+    is_remote = key == "trust_remote_code" or (KERNEL in path and "/" in str(value))
     return is_function or is_remote
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.trust import Origin, names_typed
+from launcher.config.trust import Origin, names_in, names_typed
 from launcher.errors import ConfigError
 from support.projects import write_project
 
@@ -209,6 +209,21 @@ def test_what_the_own_files_and_the_command_line_name(origin: Origin) -> None:
     assert checked(origin, node)
     with pytest.raises(ConfigError):
         checked(origin, {"_target_": "numpy.save"})  # named in a comment
+
+
+@pytest.mark.parametrize(
+    ("node", "elsewhere"),
+    [
+        ({"x": "\\${oc.create:'{_target_: builtins.eval}'}"}, {"x": "${oc.create:'{_target_: builtins.eval}'}"}),
+        ({"attn_implementation": {"text": "some/one"}}, {"text": "some/one"}),
+        ({"on_start": "os.abort"}, {"start": "os.abort"}),
+    ],
+)
+def test_a_value_that_is_text_elsewhere_names_nothing(origin: Origin, node: Any, elsewhere: Any) -> None:
+    """`run.tag` is on the command line of `runs evaluate` too, and its text is not checked there."""
+    config: Any = OmegaConf.create({"model": node})
+    with pytest.raises(ConfigError, match="only the stored configuration"):
+        origin.checked(config, ["model"], False, names_in(elsewhere))
 
 
 def test_a_class_that_is_gone_is_named(origin: Origin) -> None:

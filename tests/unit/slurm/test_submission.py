@@ -1,6 +1,7 @@
 """What a submission writes, and what it takes back."""
 
 import json
+import shutil
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.dispatch import slurm_task
 from launcher.dispatch.slurm_task import is_superseded
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
@@ -164,3 +166,21 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path):
     sentence = r"cannot be written \(Not a directory\).*paths\.outputs=DIR"
     with pytest.raises(ConfigError, match=sentence), one_at_a_time(tmp_path / "outputs"):
         raise AssertionError
+
+
+def test_a_job_starts_only_in_the_folder_that_was_submitted(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A submission is checked where it is made, so its job needs nobody. A copy of the folder was not submitted."""
+    started: list[Path] = []
+    monkeypatch.setattr(slurm_task, "work", lambda folder: started.append(folder.path))
+    (tmp_path / "link").symlink_to(tmp_path / "outputs")
+    other_job = folder.path / ".jobs" / "evaluate-1"
+    copy = tmp_path / "elsewhere" / "1a2b"
+    shutil.copytree(folder.path, copy)
+    shutil.copytree(folder.path, other_job)
+    for path, code in ((folder.path, 0), (tmp_path / "link" / "gpt" / "1a2b", 0), (other_job, 0), (copy, 2)):
+        monkeypatch.setattr("sys.argv", ["slurm_task", str(path)])
+        assert slurm_task.main() == code
+        assert started[-1:] == ([path] if code == 0 else [other_job])
+    assert f"is not {copy}, so this is no submission of it; use launcher.runs retry." in capsys.readouterr().err
