@@ -18,10 +18,12 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = (
     "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
-    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "replay",
+    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "replay", "test",
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""
-MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints"} | dict.fromkeys(rerun.VERBS, "rerun")
+MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints", "test": "significance"} | dict.fromkeys(
+    rerun.VERBS, "rerun"
+)
 """Modules that are not named like their verb."""
 
 
