@@ -61,7 +61,7 @@ class RemoteStore(CheckpointStore):
 
     # ------------------------------------------------------------------------------------------------------ upload
     def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
-        """As for any store, then the copy; `check` is called after each chunk.
+        """Commit as any store does, then copy; `check` is called after each chunk.
 
         Raises:
             Exception: the file system's own, if the copy failed. The local checkpoint is valid.
@@ -206,7 +206,7 @@ class RemoteStore(CheckpointStore):
         return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
-        """As for any store, and in the remote copy, so that it is not fetched again.
+        """Set aside as any store does, and in the remote copy, so that nothing is fetched again.
 
         Raises:
             ConfigError: the remote copy cannot be reached.

@@ -59,7 +59,7 @@ class CheckpointStore:
         return checkpoint_steps(self.root)
 
     def steps_with_broken(self) -> list[int]:
-        """As `steps`, and those without a manifest."""
+        """Steps that have a folder, with a manifest or without."""
         return checkpoint_steps(self.root, broken=True)
 
     def path(self, step: int) -> Path:
@@ -224,7 +224,7 @@ class CheckpointStore:
         return next((best["step"] for best in bests if isinstance(best, dict) and best.get("step") in steps), None)
 
     def rollbacks(self) -> list[str]:
-        """What the run was rolled back to before its newest readable checkpoint, in order (see `request_name`)."""
+        """Read the rollbacks before the newest readable checkpoint, in order (see `request_name`)."""
         for step in reversed(self.steps()):
             with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
                 return Manifest.read(self.path(step)).rollbacks
@@ -362,7 +362,7 @@ def _step_of_copy(folder: Path) -> int | None:
 
 
 def noted(folder: Path) -> dict[str, Any] | None:
-    """What the checkpointing hook noted in a checkpoint: `best`. None where that is unreadable."""
+    """The checkpointing hook's state in a checkpoint: `best`. None where it is unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
         return next((state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {})

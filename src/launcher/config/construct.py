@@ -15,7 +15,7 @@ from launcher.config.resolve import escaped
 
 
 def instantiate(node: object, **changes: object) -> Any:
-    """What the node's `_target_` returns for the other settings; nodes inside it are built first.
+    """Build a node: call its `_target_` with the other settings; nodes inside it are built first.
 
     Args:
         node: part of a configuration, or plain containers; None is returned unchanged.
@@ -27,7 +27,7 @@ def instantiate(node: object, **changes: object) -> Any:
 
 
 def construct(settings: Mapping[str, Any]) -> Any:
-    """What `_target_` names, called with the other settings. `instantiate` would resolve them once more: a
+    """Call what `_target_` names with the other settings. `instantiate` would resolve them once more: a
     shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become an interpolation.
 
     Args:

@@ -235,7 +235,7 @@ def _select(config: DictConfig, path: str) -> Any:
 
 
 def _unknown_key(override: Override, config: DictConfig) -> str:
-    """For a first part that is neither a group nor a top-level key."""
+    """The sentence for a first part that is neither a group nor a top-level key."""
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
@@ -251,7 +251,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
-    """For a key that its node does not have; the node's `_target_` may take it."""
+    """The sentence for a key that its node does not have; the node's `_target_` may take it."""
     keys, taken = [str(key) for key in node], parameters(node)
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")

@@ -10,7 +10,7 @@ Mode = Literal["min", "max"]
 T = TypeVar("T")
 
 NOISE = 1e-6
-"""Of the value: a smaller difference is rounding. Another order of summation changes a float32 mean by about 1e-7."""
+"""Share of the value; a smaller difference is rounding. The order of summation changes a float32 mean by about 1e-7."""
 LESS_IS_BETTER = {
     "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse", "rmse", "mae", "mape",
     "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence", "kl",
@@ -32,7 +32,7 @@ NEGATIONS = {"neg", "negative", "negated", "minus", "inv", "inverse", "inverted"
 
 
 def direction(metric: str) -> Mode | None:
-    """Whether less or more of a metric is better, by its name; None: the name does not say.
+    """The direction in which a metric improves, by its name; None: the name does not say.
 
     As in English, the last word of a compound decides (`top1_error`), but for qualifiers (`loss_total`) and what
     follows a preposition (`recall_at_5`). An unknown word there may turn the meaning round (`accuracy_drop`), and so
@@ -52,7 +52,7 @@ def direction(metric: str) -> Mode | None:
 
 
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Whether a value improves on another by more than rounding, and by more than `min_delta`.
+    """Compare two values: True if the new one improves on the old one by more than rounding and `min_delta`.
 
     NaN and infinity never do, and any finite value improves on None.
     """

@@ -23,7 +23,7 @@ NOT_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "defaults")
 @dataclass(frozen=True)
 class Key:
     name: str
-    """As on the command line: optimizer.lr."""
+    """The dotted key of the command line: optimizer.lr."""
     default: str
     kind: str
     """Its type and bounds in words; empty if unknown."""

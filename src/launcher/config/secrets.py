@@ -1,4 +1,4 @@
-"""What a run stores of values that come from the environment: the interpolation, not the value.
+"""Values that come from the environment: a run stores the interpolation, not the value.
 
 `tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved again where the run
 starts. The run's id is a hash over the resolved values, so a variable that decides the numbers counts.
@@ -21,7 +21,7 @@ SECRET = re.compile(
 )
 DEEPEST = 40
 SHORTEST_TOKEN = 16
-"""`token` alone also names words of a vocabulary; a shorter literal is no secret."""
+"""`token` alone also names words of a vocabulary; a shorter literal is not a secret."""
 RESOLVED = ("paths", "trainer", "run.dir", "run.id", "run.name", "run.resume", "run.not_identity")
 """Keys that are stored resolved: where the run is, and the lengths that listings read."""
 
@@ -70,12 +70,12 @@ def secret_faults(tree: Mapping[str, Any]) -> Iterator[Fault]:
 
 @cache
 def is_secret(name: str) -> bool:
-    """Whether a key looks like that of a secret."""
+    """True: the key looks like the key of a secret."""
     return SECRET.fullmatch(name) is not None
 
 
 def is_expression(text: str, key: object) -> bool:
-    """Whether a text of a stored configuration that looks like an interpolation is one."""
+    """True: a text of a stored configuration is an interpolation, and does not only look like one."""
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 
 

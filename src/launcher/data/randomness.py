@@ -33,7 +33,7 @@ class PrivateGenerators:
         return isolated(inside)
 
     def peek(self, function: Callable[[], T]) -> T:
-        """As `run`, but these generators do not advance either."""
+        """Call a function as `run` does, without advancing these generators."""
         return isolated(lambda: self._begin(function))
 
     def _begin(self, function: Callable[[], T]) -> T:

@@ -63,7 +63,7 @@ class PackedDataset:
         return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
 
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """For int64 indices [B]."""
+        """Make the batch of int64 indices [B]."""
         import torch
 
         starts, stops = self.starts[indices], self.stops[indices]

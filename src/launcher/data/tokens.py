@@ -70,7 +70,7 @@ class MappedWindows(TokenWindows):
         return MappedWindows, self.arguments
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """As `TokenWindows.read`. Raises ConfigError for a token that is not in the vocabulary."""
+        """Read tokens; raises ConfigError for one that is not in the vocabulary."""
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size:

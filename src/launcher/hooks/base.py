@@ -33,7 +33,7 @@ class TrainState:
     epoch: int = 0
     """Passes over a finite user loader; our own loader counts samples instead."""
     stop_reason: str | None = None
-    """Set by a hook (such as early stopping) to end training with the present step, as if it were the last."""
+    """Set by a hook (such as early stopping) to end training with the current step, as if it were the last."""
     best: Best | None = None
     """The best value so far of the metric that chooses the best checkpoint; None: no metric is set."""
 
@@ -43,7 +43,7 @@ class TrainState:
     """Set by a hook, alike on all ranks: the next boundary calls every hook, even those that are not due."""
 
     def is_at_end(self) -> bool:
-        """Whether training ends with the present step."""
+        """True: training ends with the current step."""
         return self.step >= self.max_steps or self.stop_reason is not None
 
     def stop(self, reason: str) -> None:
@@ -126,7 +126,7 @@ class TrainerView(Protocol):
 
 
 AT_LAST = 1 << 62
-"""For `called_every`: only at the last step."""
+"""The value of `called_every` for the last step only."""
 
 
 class BaseHook:

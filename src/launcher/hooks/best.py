@@ -57,14 +57,14 @@ class Best:
         return self.latest is not None
 
     def update(self, step: int) -> bool:
-        """Whether the observed value is the best so far; then it is kept."""
+        """Keep the observed value if it is the best so far, and return True then."""
         if self.latest is None or not is_better(self.latest, self.value, self.mode, self.min_delta):
             return False
         self.value, self.step = self.latest, step
         return True
 
     def check(self, trainer: Any) -> None:
-        """When a step has logged all that it logs: a metric that cannot come any more ends the run.
+        """Check, after a step has logged everything, that the metric can still come; else the run ends.
 
         Raises:
             ConfigError: it is misspelled.
@@ -83,7 +83,7 @@ class Best:
             )  # fmt: skip
 
     def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
-        """When training has reached its end: a metric that was never logged has steered nothing.
+        """Check, at the end of training, that the metric was logged; otherwise it has steered nothing.
 
         Args:
             needs_validation: False: a metric of `val` may be missing if there was no evaluation at all.

@@ -29,7 +29,7 @@ class Stats(NamedTuple):
     max_memory: float | None
     records: Records
     learning_rates: dict[str, float]
-    """Those that the last step was taken with; by group name or `group_<i>`."""
+    """The rates of the last step, by group name or `group_<i>`."""
     unexplained: int
     """Steps on this rank whose loss was not finite although the gradient was, so that nothing was skipped."""
 
@@ -91,7 +91,7 @@ class StatsHook(BaseHook):
 
 
 def means(infos: Sequence[dict[str, Any]], param_groups: Sequence[dict[str, Any]]) -> Stats:
-    """Of consecutive steps. They are computed once, whichever hook is the first to ask for these steps."""
+    """Compute the means of consecutive steps, once, whichever hook is the first to ask for these steps."""
     last = infos[-1]
     if MEANS not in last or last[MEANS].steps != len(infos):
         last[MEANS] = _means(infos, param_groups)
@@ -122,8 +122,8 @@ def _means(steps: Sequence[dict[str, Any]], param_groups: Sequence[dict[str, Any
 
 
 def _values(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each step: loss, norm (if the strategy knows it), records and memory (if there are any), times; and the sum of
-    the retries. Here the host waits for the device.
+    """Read each step's loss, norm (if the strategy knows it), records and memory (if there are any) and times, and the
+    sum of the retries. Here the host waits for the device.
 
     As python numbers: a mean of tensors would round otherwise once some have been restored from a checkpoint.
     """

@@ -98,7 +98,7 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """For a mapping: the number of integer `labels` that are not -100; None without such labels."""
+        """The number of integer `labels` of a mapping that are not -100; None without such labels."""
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
             return count_targets(labels) if isinstance(labels, Tensor) and not labels.is_floating_point() else None

@@ -147,7 +147,7 @@ def ignore() -> None:
 
 
 def ignore_in_child() -> None:
-    """For a child process (a data worker): its parent alone responds to signals, even to those sent to the group."""
+    """Ignore signals in a child process (a data worker): its parent responds, also to signals of the whole group."""
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

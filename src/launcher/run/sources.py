@@ -18,7 +18,7 @@ from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
 LARGEST = 1 << 24
-"""Of a larger file, only the size and the first bytes count."""
+"""Larger files count by their size and first bytes only."""
 MOST_NAMES = 8
 
 _imported: dict[str, tuple[Any, str]] = {}

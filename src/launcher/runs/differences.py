@@ -13,7 +13,7 @@ Row = dict[str, str]
 
 
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
-    """For each run, the keys that are not the same in all of them, with its values as typed on a command line.
+    """Find the keys that are not the same in all runs; each run has its values, as typed on a command line.
 
     Keys of `run.not_identity` are left out: they cannot change the numbers.
 

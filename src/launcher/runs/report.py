@@ -27,7 +27,7 @@ from launcher.runs.stored_study import StoredStudy, find_study
 
 LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
-"""Of a curve, of a curve among many, and of a metric over all runs."""
+"""Limits of a curve, of a curve among many, and of a metric over all runs."""
 MOST_METRICS = 8
 AXES = ("step", "time", "samples")
 

@@ -99,7 +99,7 @@ class StudyTrial:
     run: StoredRun | None
     state: str
     values: list[float]
-    """Of each objective; NaN for none."""
+    """The value of each objective; NaN for none."""
     curve: Curve
     """The first objective by step."""
 
@@ -164,7 +164,7 @@ class StoredStudy:
 
     @property
     def mode(self) -> Literal["min", "max"]:
-        """Of the first objective."""
+        """The direction of the first objective."""
         return "max" if self.directions[0] == "maximize" else "min"
 
     @cached_property

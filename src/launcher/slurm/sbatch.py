@@ -34,7 +34,7 @@ class Script:
 
     name: str
     flags: dict[str, Any]
-    """For sbatch, by long name."""
+    """Options of sbatch by long name."""
     srun: list[str] = field(default_factory=list)
     prefix: list[str] = field(default_factory=list)
     """Commands around Python, e.g. a container's."""

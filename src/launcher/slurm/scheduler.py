@@ -45,7 +45,7 @@ class JobInfo:
     """False while it waits for its first or next start."""
     start: float | None
     end: float | None
-    """For a running job: when its time limit, or the grace of a preemption, ends."""
+    """End of a running job's time limit, or of the grace of a preemption."""
     preempted_at: float | None
 
     @property
@@ -193,7 +193,7 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
 
 
 def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
-    """Those of the jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job MinJobAge after
+    """The jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job MinJobAge after
     its end (300 s by default). It never knows an array's task that was cancelled alone, before it started: a job that
     has not started, and of which SLURM knows nothing, was cancelled.
 

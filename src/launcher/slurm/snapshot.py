@@ -101,7 +101,7 @@ def _untracked(top: Path) -> list[str]:
 
 
 def _packages(top: Path, folders: set[str]) -> set[str]:
-    """Of the folders with tracked Python files, all but the import roots: the top, src/ and the current folder."""
+    """The folders with tracked Python files, without the import roots: the top, src/ and the current folder."""
     return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
 
 

@@ -163,7 +163,7 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """As `frozen`. If the run's newest job has done what `run.resume` requests, it requests the newest checkpoint.
+    """Read `frozen`; where the newest job has done what `run.resume` requests, the newest checkpoint takes its place.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
@@ -190,7 +190,7 @@ def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
 
 
 def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
-    """As `frozen`, but as OmegaConf configurations; Hydra's node is below the key `hydra`.
+    """Read `frozen` as OmegaConf configurations; Hydra's node is below the key `hydra`.
 
     Raises:
         OSError, ValueError: the file is missing or broken.

@@ -101,7 +101,7 @@ class Strategy(ABC):
     needs_closure: bool = False
     """Whether the optimizer's step computes loss and gradients itself (LBFGS)."""
     closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None
-    """For such an optimizer: the step's loss, and a function that computes loss and gradients again."""
+    """The step's loss for such an optimizer, and a function that computes loss and gradients again."""
 
     @abstractmethod
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:

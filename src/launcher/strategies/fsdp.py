@@ -258,7 +258,7 @@ Slot = tuple[nn.Module, str]
 
 
 def _ties(model: nn.Module) -> list[list[Slot]]:
-    """For each tied parameter, the modules and names that share it."""
+    """The modules and names that share each tied parameter."""
     places: dict[int, list[Slot]] = {}
     for module in model.modules():
         for name, p in own_parameters(module):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def accumulate_for_closure(
     trainer: "BaseTrainer", micro_batches: Iterator[Any], accumulate: Callable[[Iterator[Any]], None]
 ) -> None:
-    """As `accumulate`. The strategy can repeat it over the same batches, with the same random numbers."""
+    """Call `accumulate` so that the strategy can repeat it over the same batches, with the same random numbers."""
     start, kept = rng_state(), list(islice(micro_batches, trainer.gradient_accumulation_steps))
 
     def mean_loss() -> torch.Tensor:

@@ -209,7 +209,7 @@ class BaseTrainer(TrainerParts):
                 check_none_losses(self, none_losses)
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
-        """Of a micro-batch. Returns whether it has a loss."""
+        """Run forward and backward of a micro-batch; False: it has no loss."""
         if self._is_plain:
             loss, records = self.forward(batch)
         else:
@@ -264,7 +264,7 @@ class BaseTrainer(TrainerParts):
 
     @property
     def stop_signal(self) -> int:
-        """For hooks at a boundary: the signal on which training ends here, 0 for none. The same on all ranks."""
+        """The signal on which training ends at this boundary, 0 for none; the same on all ranks."""
         return self._stopping.signal(self.state)
 
     def stop_at_this_boundary(self) -> None:

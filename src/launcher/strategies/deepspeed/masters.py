@@ -98,7 +98,7 @@ def find_slots(
 def _measure(
     flats: list[torch.Tensor], parameters: list[nn.Parameter], shapes: list[tuple[int, ...]], stage: int
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
-    """For each parameter's number: the flat tensor with its values on this rank, where they begin in it, how many."""
+    """The flat tensor with a parameter's values on this rank, their start in it and their count, by its number."""
     from deepspeed.utils import safe_get_local_fp32_param, safe_set_full_fp32_param, safe_set_local_fp32_param
 
     values = [flat.detach().clone() for flat in flats]

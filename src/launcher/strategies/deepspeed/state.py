@@ -121,7 +121,7 @@ class EngineState:
 
     # --------------------------------------------------------------------------------------------------------- loading
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
-        """As `Strategy.load_weights`: weights and their masters."""
+        """Load weights and their masters, see `Strategy.load_weights`."""
         buffers = self._buffers()
         own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         problems = misfits(self.module, own, saved, prefix, strict)
