@@ -21,6 +21,7 @@ from launcher.config.construct import construct
 from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
+from launcher.config.lookup import check_identity
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import to_plain
 from launcher.config.schema import validate_tree
@@ -64,6 +65,7 @@ class SweepJob:
         config = self.config
         tree = to_plain(config)
         self.hydra, self.plain = tree["hydra"], validate_tree(config, tree)
+        check_identity(self.plain["run"])
 
     @property
     def run(self) -> str:

@@ -1,9 +1,10 @@
 """What run.json stores of a configuration and of the command that composed it."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.tree import flat, get, mapped
+from launcher.config.tree import flat, get, mapped, of_the_run
 from launcher.run.record_format import json_value
 
 
@@ -21,21 +22,35 @@ def task_overrides() -> list[str]:
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     Args:
-        config: as it is stored (see `launcher.config.resolve.resolved`).
+        config: as it is stored (see `launcher.config.resolve.stored`).
         hydra: Hydra's node as plain containers; None: no command line composed the configuration.
     Returns:
-        `overrides`, `choices` and `config_dir` of the command, and `config` by dotted keys.
+        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, and `identity`.
     """
     node = hydra or {}
     sources = get(node, "runtime.config_sources") or []
     folders = [source["path"] for source in sources if source["provider"] == "command-line"]
+    known = stored_identity(config.get("run") or {})
     return {
         "overrides": None if hydra is None else list(get(node, "overrides.task") or []),
-        "choices": _for_json(get(node, "runtime.choices") or {}),
+        "choices": for_json(get(node, "runtime.choices") or {}),
         "config_dir": folders[0] if folders else None,
-        "config": _for_json(flat(config)),
+        "config": for_json(flat(of_the_run(config))),
+        "identity": None if known is None else known[1],
     }
 
 
-def _for_json(tree: Mapping[str, Any]) -> Any:
+def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The id that a configuration gives its run, and the run's identity, without values from the environment; None:
+    they are not known.
+
+    Args:
+        run: the node `run`.
+    """
+    text = run.get("identity")
+    known = None if text is None else json.loads(text)
+    return None if known is None else (known["id"], known["identity"])
+
+
+def for_json(tree: Mapping[str, Any]) -> Any:
     return mapped(tree, lambda value, keys: json_value(value))

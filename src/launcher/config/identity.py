@@ -16,9 +16,11 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from launcher.config.command import for_json
 from launcher.config.length import default_steps
 from launcher.config.messages import show
 from launcher.config.plain import resolved_at, to_plain
+from launcher.config.secrets import as_stored
 from launcher.config.tree import is_interpolation, leaves, mapped, walk
 from launcher.run.files import expanded
 
@@ -34,19 +36,32 @@ HASHED_FILES = ("strategy.config_file",)
 MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
 """The hooks that measure metrics, by prefix. A part whose `metric` steers training makes that hook count too."""
 
+DIGITS, DERIVED = 12, "${launcher.id:}"
+"""Of an id, and how an id is written that is a hash."""
+
+ESCAPED = "$\\u007b"
+"""`${` in JSON, so that OmegaConf takes no text of an identity for an interpolation."""
+
 _computing = False
 
 
 def run_id(config: DictConfig) -> str:
-    """The first 8 hex digits of a hash over `identity`.
+    """The first 12 hex digits of a hash over `identity`.
 
     Raises:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
     """
+    return _digest(_hashed(config))
+
+
+def _hashed(config: DictConfig) -> dict[str, Any]:
     with _no_recursion():
-        hashed = identity(config)
+        return identity(config)
+
+
+def _digest(hashed: Mapping[str, Any]) -> str:
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
@@ -130,13 +145,20 @@ def run_name(config: DictConfig) -> str:
 
 
 def fix_name(config: DictConfig) -> None:
-    """Replace the interpolations of the run's name and id by their values: each access would hash the configuration
-    again. If they do not resolve, validation reports why."""
+    """Replace the interpolations of the run's name and id by their values, and set `run.identity`. Each access would
+    hash the configuration again, and a stored configuration no longer has the interpolations that are hashed as
+    written. If they do not resolve, validation reports why."""
     try:
-        name, identity = config.run.name, config.run.id
+        hashed = _hashed(config)
+        own = _digest(hashed)
+        name = config.run.name
+        run_id = own if to_plain(config.run)["id"] == DERIVED else config.run.id
     except Exception:
         return
-    config.run.name, config.run.id = name, identity
+    config.run.name, config.run.id = name, run_id
+    kept = for_json(as_stored(to_plain(config), hashed))
+    text = json.dumps({"id": own, "identity": kept}, separators=(",", ":"))
+    OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
 
 
 def _class_name(config: DictConfig, group: str) -> str:

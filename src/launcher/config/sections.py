@@ -21,6 +21,7 @@ class RunSettings:
     name: str
     id: str
     dir: str
+    identity: str | None = None
     tag: str | int | float | None = None
     sweep: str | int | None = None
     resume: str | int = "auto"

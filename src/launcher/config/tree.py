@@ -36,8 +36,12 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """A resolved configuration without `hydra`, and without the settings of a search: a run does not depend on them."""
-    return {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+    """A resolved configuration without what a run does not depend on: `hydra` and the settings of a search; and without
+    `run.identity`, which follows from it."""
+    kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+    if isinstance(kept.get("run"), Mapping):
+        kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}
+    return kept
 
 
 def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:

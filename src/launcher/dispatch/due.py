@@ -16,7 +16,7 @@ from launcher.config.construct import construct, target_object
 from launcher.config.identity import changed_keys
 from launcher.config.messages import show
 from launcher.config.options import TRAIN_JOB
-from launcher.config.tree import get
+from launcher.config.tree import get, of_the_run
 from launcher.run.folder import RunFolder
 from launcher.run.holder import is_held
 from launcher.slurm.scheduler import QueuedJob
@@ -57,7 +57,7 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
     run = Path(config["run"]["dir"]).absolute()
     if trains(config):
         return RunFolder(run)
-    counting = {key: value for key, value in config.items() if key not in ("dispatch", "hydra", "hpo")}
+    counting = {key: value for key, value in of_the_run(config).items() if key != "dispatch"}
     digest = sha256(json.dumps(counting, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
 
@@ -96,7 +96,7 @@ def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
     except (OSError, ValueError, KeyError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
-    keys = [key for key in changed_keys(before, now) if key.partition(".")[0] != "dispatch"]
+    keys = [key for key in changed_keys(before, now) if key.partition(".")[0] != "dispatch" and key != "run.identity"]
     if not keys:
         return ""
     values = ", ".join(f"{key}={show(get(before, key))}" for key in keys[:SHOWN])

@@ -12,6 +12,8 @@ from pathlib import Path
 from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.explain import explain, report
+from launcher.config.identity import fix_name
+from launcher.config.lookup import check_identity
 from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
@@ -44,7 +46,9 @@ def prepare(overrides: list[str]) -> Path | None:
         ConfigError: the configuration is invalid, or a process is working on the run.
     """
     config = compose(overrides)
+    fix_name(config)
     plain = schema.validate(config)
+    check_identity(plain["run"])
     folder = folder_of(plain)
     taken = why_skipped(plain, folder, {})
     if taken == "running":

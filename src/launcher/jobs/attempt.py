@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.command import command_record
 from launcher.config.explain import unwrapped
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped, resolved
+from launcher.config.resolve import escaped, stored
+from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.summary import end_lines
@@ -231,8 +232,8 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, An
     the context begins, and put in place at its end, unless it raises. The context is what run.json stores of them."""
     from hydra.core.hydra_config import HydraConfig
 
-    plain, hydra = resolved(config), None
-    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))}
+    plain, hydra = stored(config), None
+    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(of_the_run(plain))))}
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)

@@ -19,7 +19,7 @@ from launcher.run import metrics
 from launcher.run.files import patiently, replace_file, unused
 from launcher.run.folder import RunFolder
 from launcher.run.provenance import git_state, slurm_job_id, versions
-from launcher.run.record_format import ATTEMPT_TYPES, Attempt, Outcome, iso, plain_number, read_record
+from launcher.run.record_format import ATTEMPT_TYPES, IDENTITY_VERSION, Attempt, Outcome, iso, plain_number, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class RunRecord:
             "choices": {},
             "config_dir": None,
             "config": {},
+            "identity": None,
+            "identity_version": None,
             "folder": None,
         }
         self.attempts: list[Attempt] = []
@@ -148,8 +150,8 @@ class RunRecord:
             git=git_state(code or Path.cwd()),
             versions=versions(),
             logged=None,
-            **command,
         )
+        self._note_command(command)
         self._write()
         return number
 
@@ -175,7 +177,8 @@ class RunRecord:
         Raises OSError when the record cannot be written.
         """
         self._close_killed()
-        self.data.update(command, state="queued")
+        self.data["state"] = "queued"
+        self._note_command(command)
         self._write()
 
     def revise(
@@ -267,6 +270,11 @@ class RunRecord:
         attempt.reason = reason
         self.data["state"] = "failed" if outcome == "killed" else outcome
         patiently(self._write)  # the last write: no later one makes up for it
+
+    def _note_command(self, command: Mapping[str, Any]) -> None:
+        """Note the newest command. The identity is that of the first: what a run is named by does not change."""
+        identity = self.data["identity"] or command.get("identity")
+        self.data.update(command, identity=identity, identity_version=None if identity is None else IDENTITY_VERSION)
 
     def _roll_back(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again."""

@@ -18,12 +18,15 @@ from launcher.run.folder import run_name
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
+IDENTITY_VERSION = 1
+"""Of what is hashed for a run's id: a change gives every run another id."""
 RECORD_TYPES: dict[str, Any] = {
     "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
     "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
     "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
+    "identity": (dict, NoneType), "identity_version": OPTIONAL_INT,
     "folder": OPTIONAL_TEXT,
 }  # fmt: skip
 FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}

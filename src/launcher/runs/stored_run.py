@@ -28,7 +28,7 @@ class StoredRun:
 
     path: str
     record: dict[str, Any]
-    """run.json without `config` and `choices`."""
+    """run.json without `config`, `choices` and `identity`."""
     choices: dict[str, str] = field(default_factory=dict)
     """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
@@ -50,6 +50,7 @@ class StoredRun:
             return cls(path, {})
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
+        record.pop("identity", None)
         record |= {key: shared(record[key]) for key in ("git", "versions") if key in record}
         if record.get("overrides"):
             record["overrides"] = [shared(override) for override in record["overrides"]]

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.command import command_record
-from launcher.config.tree import of_the_run
 from launcher.errors import ConfigError
 from launcher.run import signals
 from launcher.run.files import replace_file
@@ -149,7 +148,7 @@ def freeze(
     replace_file(
         folder.path / FROZEN, json.dumps(saved, default=str).encode()
     )  # before run.json: a run that is `queued` has a job
-    RunRecord(folder).queue(command_record(of_the_run(config), hydra))
+    RunRecord(folder).queue(command_record(config, hydra))
 
 
 def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from launcher.cli.composer import sweep_name
 from launcher.cli.sweep import SweepJob, check_jobs
 from launcher.config.compose import compose
+from launcher.config.identity import fix_name
 from launcher.config.plain import to_plain
 from launcher.config.resolve import resolve
 from launcher.config.schema import validate
@@ -40,7 +41,9 @@ def jobs() -> list[SweepJob]:
 @pytest.mark.parametrize("index", range(len(JOBS)), ids=lambda index: " ".join(JOBS[index]))
 def test_a_job_equals_its_overrides_alone(jobs: list[SweepJob], index: int) -> None:
     job = jobs[index]
-    alone = validate(compose(JOBS[index]))
+    config = compose(JOBS[index])
+    fix_name(config)
+    alone = validate(config)
     alone["run"]["sweep"] = job.plain["run"]["sweep"]
     assert job.plain == alone
     assert job.hydra["overrides"]["task"] == JOBS[index]

@@ -119,6 +119,7 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
         folder = RunFolder(config.run.dir).create()
         record = RunRecord(folder)
         record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
+        record.data["checkpoint"] = 1
         record.end_attempt("completed", end_step=1)
         folder.metrics_path.write_text('{"step": 1, "val/loss": 0.5}\n')
     capsys.readouterr()

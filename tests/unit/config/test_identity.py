@@ -1,5 +1,6 @@
 """A run is named by its configuration."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +11,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from launcher.config.compose import compose
 from launcher.config.identity import drift, identity, run_id
 from support.composition import composed
+from support.paths import ROOT
 
 
 def id_of(*overrides: str) -> str:
     return str(composed(overrides).run.id)
 
 
-def test_the_id_is_eight_hex_digits_and_the_folder_is_made_of_it() -> None:
+def test_the_id_is_twelve_hex_digits_and_the_folder_is_made_of_it() -> None:
     config = compose()
-    assert len(config.run.id) == 8 and int(config.run.id, 16) >= 0
+    assert len(config.run.id) == 12 and int(config.run.id, 16) >= 0
     assert config.run.name == "gpt-text"
     assert config.run.dir == config.hydra.run.dir == f"outputs/gpt-text/{config.run.id}"
     assert f"{config.hydra.sweep.dir}/{config.hydra.sweep.subdir}" == config.run.dir
@@ -177,3 +179,18 @@ def test_drift_has_a_sentence_for_each_key() -> None:
         "model.width=128: was 64.",
     ]
     assert drift(saved, saved) == []
+
+
+def cases() -> list[tuple[str, bool]]:
+    rows = re.findall(r"^\|[^|]+\| (yes|no) \| `([^`]+)` \|$", (ROOT / "docs" / "naming.md").read_text(), re.MULTILINE)
+    return [(override, counts == "yes") for counts, override in rows]
+
+
+@pytest.mark.parametrize(("override", "counts"), cases())
+def test_the_table_of_what_counts_is_true(override: str, counts: bool) -> None:
+    model = ("model=gpt", "model.dropout=0")
+    assert (id_of(*model, override) != id_of(*model)) == counts
+
+
+def test_the_table_of_what_counts_is_read() -> None:
+    assert len(cases()) == 15

@@ -1,0 +1,108 @@
+"""A run that is found by its id must have the configuration of the command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.command import command_record, stored_identity
+from launcher.config.identity import fix_name
+from launcher.config.lookup import check_identity
+from launcher.config.resolve import escaped, stored
+from launcher.errors import ConfigError
+from launcher.run.folder import RunFolder
+from launcher.run.record import RunRecord
+from support.composition import composed
+
+
+def config_of(outputs: Path, *overrides: str) -> DictConfig:
+    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
+    fix_name(config)
+    return config
+
+
+def begin(config: DictConfig) -> RunRecord:
+    record = RunRecord(RunFolder(config.run.dir).create())
+    record.begin_attempt(
+        start_step=0, max_steps=1, world_size=1, strategy="none", command=command_record(stored(config), None)
+    )
+    return record
+
+
+def replace(folder: Path, **changes: Any) -> None:
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_the_run_of_the_same_configuration_is_accepted(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    check_identity(config.run)
+    data = begin(config).data
+    assert data["identity_version"] == 1 and data["identity"]["optimizer"]["lr"] == config.optimizer.lr
+    check_identity(config.run)
+    check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").run)
+
+
+def test_another_configuration_in_the_folder_is_rejected_with_the_difference(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "seed=3")
+    identity = begin(config).data["identity"]
+    identity["optimizer"]["lr"] = 7
+    identity["trainer"]["deterministic"] = 1  # not `true`
+    del identity["seed"]
+    replace(Path(config.run.dir), identity=identity)
+    with pytest.raises(ConfigError) as caught:
+        check_identity(config.run)
+    (sentence,) = caught.value.sentences
+    assert sentence == (
+        f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003 here, seed=missing "
+        "there, 3 here, trainer.deterministic=1 there, false here); move it away, or start another run of this "
+        "configuration with run.tag=<word>."
+    )
+    check_identity(config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").run)  # named outright
+    replace(Path(config.run.dir), identity_version=0)
+    check_identity(config.run)
+
+
+def test_what_a_run_is_named_by_stays_when_it_resumes_with_other_values(tmp_path: Path) -> None:
+    first = config_of(tmp_path)
+    begin(first).end_attempt("preempted", end_step=0)
+    begin(config_of(tmp_path, f"run.id={first.run.id}", "model.dropout=0.5"))
+    check_identity(first.run)
+
+
+@pytest.mark.parametrize("value", ["5", "x", "1e3"])
+def test_values_from_the_environment_are_not_stored_and_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("OWN_VALUE", value)
+    config = config_of(tmp_path, "+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'")
+    text = json.dumps(begin(config).data)
+    assert f"a-{value}" not in text and "a-${oc.env:OWN_VALUE}" in text
+    check_identity(config.run)
+    same = config_of(tmp_path, f"+trainer.own=['{value}']", f"+data.own=a-{value}")
+    if same.run.id == config.run.id:  # the id is a hash of the values
+        check_identity(same.run)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("a${}\\:.", max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c.d"]), inner, max_size=3),
+)
+
+
+@given(tree=JSON)
+def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
+    run = {"id": "${launcher.id:}", "name": "n", "not_identity": []}
+    config: Any = OmegaConf.create({"own": escaped(tree), "run": run})
+    fix_name(config)
+    before = stored_identity(config.run)
+    assert before is not None and before[0] == config.run.id
+    frozen = json.loads(json.dumps(stored(config)))  # as a submission has it
+    again: Any = OmegaConf.create(escaped(frozen))
+    assert stored_identity(again.run) == before
+    from_yaml: Any = OmegaConf.create(OmegaConf.to_yaml(again))  # as ranks get it
+    assert stored_identity(from_yaml.run) == before
