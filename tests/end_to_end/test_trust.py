@@ -97,8 +97,11 @@ def without_trust(words: tuple[str, ...]) -> list[str]:
     return [word.replace(", trust=True", "") for word in words if word not in ("--trust", "job.trust=true")]
 
 
-@pytest.mark.parametrize("node", [PICKLE, MODULE], ids=["a pickle", "a module in the run's folder"])
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("door", "node"),
+    [*((door, PICKLE) for door in DOORS), ("resume", MODULE), ("load_model", MODULE), ("sync", MODULE)],
+    ids=lambda value: value if isinstance(value, str) else value["_target_"],
+)
 def test_code_of_a_foreign_run_does_not_run(project: Path, tmp_path: Path, door: str, node: dict[str, Any]) -> None:
     folder = foreign(project, tmp_path, node)
     before = content(folder)
