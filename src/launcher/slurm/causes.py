@@ -11,6 +11,8 @@ Rank 0 asks SLURM after the save. As observed on a real cluster:
 | the same, it has ended and has a RunTime     | and was then cancelled          | leave, and must not requeue   |
 | PreemptTime is set, and it runs              | is preempted                    | requeue it, also under CANCEL |
 | PreemptTime is set, and is its EndTime       | the same, its grace is over     | requeue it                    |
+| the same at the signal; the partition has a  | was cancelled in that second    | leave, and must not requeue   |
+| grace and PreemptMode=REQUEUE                |                                 |                               |
 | Reason=TimeLimit; or it runs, SIGUSR1 or 2   | is at its time limit            | requeue it                    |
 | it has ended, none of the above              | was cancelled                   | leave, and must not requeue   |
 | it runs, and SIGTERM                         | is not touched: a bare kill     | leave                         |
@@ -26,6 +28,8 @@ from launcher.slurm.scheduler import JobInfo
 
 Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand", "cause unknown"]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+SAME_MOMENT = 2.0
+"""Seconds between a signal and the end of a job that are one event."""
 LATE_SIGNALS = 120.0
 """Seconds after a restart in which SLURM may deliver a signal that was meant for the start before."""
 
@@ -65,6 +69,15 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
     if booted_at is not None and booted_at >= received_at:
         return True
     return info.restarts > 0 and info.start is not None and received_at - info.start < LATE_SIGNALS
+
+
+def was_ended_at(info: JobInfo, received_at: float) -> bool:
+    """Whether the job's end came with the signal, not a grace later. Times are in whole seconds.
+
+    Args:
+        received_at: as in `forgets`.
+    """
+    return not info.is_running and info.end is not None and received_at > info.end - SAME_MOMENT
 
 
 @dataclass(frozen=True)

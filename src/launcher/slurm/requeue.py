@@ -19,7 +19,7 @@ from launcher.run.holder import held_here, is_held
 from launcher.run.provenance import slurm_job_id
 from launcher.run.record import RunRecord
 from launcher.slurm import scheduler
-from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets
+from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import NoAnswer, SchedulerError
 
@@ -169,8 +169,12 @@ class Requeue:
             self.sleep(SECOND_LOOK - age)
             info = scheduler.job_info(self.job)
             cause = cause_of(info, stop.signum, self.restarts)
+        received_at = time.time() - (time.monotonic() - stop.received_at)
+        if cause == "preempted" and was_ended_at(info, received_at):
+            # It was cancelled in the second in which it was preempted: at the end of a grace, SLURM had requeued it.
+            with_grace = scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"), with_grace=True)
+            cause = "cancelled" if with_grace else cause
         if cause == "ended by hand" and info.is_batch and stop.signum:
-            received_at = time.time() - (time.monotonic() - stop.received_at)
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
         logger.debug("SLURM job %s: %s.", self.job, cause)
         return cause

@@ -284,11 +284,11 @@ def partition_values(partition: str | None) -> dict[str, str]:
     return {}
 
 
-def preempts_by_requeue(partition: str | None) -> bool:
-    """Whether SLURM itself requeues the jobs that it preempts in a partition, as they have no grace to do so. Without
-    accounting, such a requeue looks like one that a user requested."""
+def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
+    """Whether SLURM itself requeues the jobs that it preempts in a partition, without or with a grace in which they can
+    do so. Without a grace and without accounting, such a requeue looks like one that a user requested."""
     values = partition_values(partition)
-    return values.get("PreemptMode") == "REQUEUE" and values.get("GraceTime", "0") == "0"
+    return values.get("PreemptMode") == "REQUEUE" and (values.get("GraceTime", "0") != "0") == with_grace
 
 
 LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")

@@ -160,6 +160,25 @@ def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
     assert json.loads(folder.record_path.read_text())["attempts"][-1]["exit_code"] == 1
 
 
+@pytest.mark.parametrize(
+    ("seconds", "mode", "grace", "requeues"),
+    [(0, "REQUEUE", 30, False), (10, "REQUEUE", 30, True), (0, "CANCEL", 30, True), (0, "REQUEUE", 0, True)],
+)
+def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(slurm, folder, seconds, mode, grace, requeues):
+    """It looks like a job at the end of its grace, which SLURM itself has requeued under REQUEUE by then."""
+    (slurm.folder / "config").write_text(f"PartitionName=p Default=YES GraceTime={grace} PreemptMode={mode}\n")
+    slurm.answer("preempted, at the end of its grace, CANCEL")
+    line = (slurm.folder / "job-1").read_text()
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
+    (slurm.folder / "job-1").write_text(re.sub(r" (EndTime|PreemptTime)=\S+", rf" \1={now}", line))
+    stop = signals.Stop(TERM)
+    stop.received_at = time.monotonic() - seconds
+    policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
+    policy.leave(stop)
+    assert ("requeue 6" in slurm.calls) == requeues
+    assert state(folder)[0] == ("preempted" if requeues else "cancelled")
+
+
 @pytest.mark.parametrize(("grace", "is_refused"), [("0", True), ("30", False)])
 def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypatch, capsys, grace, is_refused):
     """The job is in the queue already, so its next start is refused."""
