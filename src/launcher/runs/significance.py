@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
 from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
@@ -97,9 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     for columns, rows in tables:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index else "left", no_wrap=True)
+            table.add_column(Text(column), justify="right" if index else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         page.print(table)
         page.print()
     for each in comparisons:

@@ -198,8 +198,8 @@ class StoredStudy:
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """A study in memory of the trials that have a value, for Optuna's analyses: they ignore those that were paused
-        or pruned.
+        """A study in memory for Optuna's analyses, which ignore trials that were paused or pruned: here all trials with
+        a value are completed, and the others have failed.
 
         Args:
             step: take the values of the first objective until this step; None: as they are now.
@@ -212,15 +212,16 @@ class StoredStudy:
         for trial in self.trials:
             values = trial.values if step is None else [value(trial.curve, self.value, self.mode, step)]
             values = values if index is None else values[index : index + 1]
-            if all(map(math.isfinite, values)):
-                study.add_trial(
-                    optuna.trial.create_trial(
-                        params=trial.params,
-                        distributions=trial.distributions,
-                        values=values,
-                        intermediate_values=dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True)),
-                    )
+            is_known = all(map(math.isfinite, values))
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState.COMPLETE if is_known else optuna.trial.TrialState.FAIL,
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    values=values if is_known else None,
+                    intermediate_values=dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True)),
                 )
+            )
         return study
 
     def importances(self, index: int = 0) -> dict[str, float]:

@@ -28,8 +28,8 @@ def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
     if not any(math.isfinite(trial.values[0]) for trial in study.trials):
         raise ConfigError(f"{study.folder}: no trial has a value of {objective} yet.")
     for name, draw in pictures(study).items():
-        # Optuna sets a style for the whole process.
-        with warnings.catch_warnings(), matplotlib.rc_context({"backend": "agg"}):
+        # Optuna sets a style for the whole process, and cuts long labels of parallel coordinates.
+        with warnings.catch_warnings(), matplotlib.rc_context({"backend": "agg", "savefig.bbox": "tight"}):
             warnings.simplefilter("ignore")
             axes = draw()
             figure = (axes if not hasattr(axes, "flat") else axes.flat[0]).figure
@@ -48,7 +48,7 @@ def pictures(study: StoredStudy) -> dict[str, Callable[[], Any]]:
 
     def history() -> Any:
         axes = optuna_plots.plot_optimization_history(now, **of_first)
-        if is_wide([trial.values[0] for trial in now.trials]):
+        if is_wide([trial.values[0] for trial in now.trials if trial.values]):
             axes.set_yscale("log")
         return axes
 

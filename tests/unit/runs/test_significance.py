@@ -11,7 +11,7 @@ NAMES = iter(range(10**9))
 
 
 def add(
-    make_run: Any, optimizer: str, seed: int, loss: Any, *, width: int = 8, steps: int = 20, dirty: bool = False
+    make_run: Any, optimizer: str, seed: int, loss: Any, *, width: Any = 8, steps: int = 20, dirty: bool = False
 ) -> None:
     """A completed run. `scheduler.lr` follows the optimizer's learning rate, and `data.seed` the seed."""
     lr = {"adamw": 0.001, "sgd": 0.1, "muon": 0.02}[optimizer]
@@ -88,6 +88,14 @@ def test_tables_and_what_more_seeds_would_show(make_run: Any, runs: Any) -> None
     assert "4 seeds show a difference of 1 with a probability of 100%." in out
     _, out, _ = runs("test", "optimizer", "--exact")
     assert "so few seeds cannot show a difference: no p-value is below 0.12." in out
+
+
+def test_lists_are_arms_and_are_printed_as_they_are_typed(make_run: Any, runs: Any) -> None:
+    for width in ([8], [8, 16]):
+        for seed in range(3):
+            add(make_run, "adamw", seed, LOSSES["adamw"][seed] * len(width) ** 2, width=width)
+    _, out, _ = runs("test", "model.width")
+    assert "[8] - [8,16]" in out and out.splitlines()[1].split()[0] == "[8]"
 
 
 def test_latex_is_escaped(make_run: Any, runs: Any) -> None:

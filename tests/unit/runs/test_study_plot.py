@@ -12,10 +12,14 @@ from support.studies import study_on_disk
 
 
 def test_pictures_of_one_objective_have_all_trials_with_a_value(tmp_path: Path) -> None:
+    study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
+    study.trials.insert(0, study.trials.pop())  # the invalid one
     titles, curves = {}, 0
-    for name, figure in draw_study(StoredStudy.read(study_on_disk(tmp_path, paused=True))):
+    for name, figure in draw_study(study):
         titles[name] = figure.axes[0].get_title()
         curves += len(figure.axes[0].lines) if name == "curves" else 0
+        if name == "history":
+            assert figure.axes[0].collections[0].get_offsets()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     assert [*titles] == ["history", "curves", "importances", "parallel"]
     assert (titles["importances"], curves) == ("Importances for the value at step 10", 6)
 
