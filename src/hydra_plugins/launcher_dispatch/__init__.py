@@ -140,7 +140,7 @@ class OptunaSweeper(Sweeper):
             import optuna  # noqa: F401
         except ImportError as error:
             raise ConfigError("hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'.") from error
-        from launcher.sweepers.command import sweep
+        from launcher.sweepers.entry import sweep
 
         setup_globals()
         sweep(self.loader, self.config, arguments)

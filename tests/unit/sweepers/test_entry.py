@@ -9,7 +9,7 @@ from optuna.distributions import FloatDistribution
 from launcher.config.compositions import normalize
 from launcher.config.session import loader, session
 from launcher.errors import ConfigError
-from launcher.sweepers.command import locked
+from launcher.sweepers.entry import locked
 from launcher.sweepers.space import read_space
 from support.composition import composed
 from support.projects import exit_code
