@@ -20,8 +20,8 @@ from launcher.hooks.records import key_average as key_average
 from launcher.hooks.records import map_nested_tensor as map_nested_tensor
 from launcher.models.base import Model as Model
 from launcher.strategies.base import Strategy as Strategy
+from launcher.strategies.missing_loss import LossNoneWarning as LossNoneWarning
 from launcher.trackers.base import Tracker as Tracker
 from launcher.train.composed import Trainer as Trainer
 from launcher.train.load import load_model as load_model
-from launcher.train.skipped import LossNoneWarning as LossNoneWarning
 from launcher.train.trainer import BaseTrainer as BaseTrainer

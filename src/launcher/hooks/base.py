@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 from torch import nn
@@ -20,13 +20,16 @@ Records = dict[str, Any]
 """Nested dicts of numbers or 0-d tensors."""
 
 
+COUNTERS = "step", "skipped_steps", "skipped_in_row", "epoch"
+
+
 @dataclass
 class TrainState:
     """Where a run is at a step boundary. Every counter counts optimizer steps."""
 
     max_steps: int = 0
     step: int = 0
-    """The number of the step that was begun last: hooks see 1 in the first step."""
+    """The current step, counted from 1."""
     skipped_steps: int = 0
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
@@ -39,8 +42,6 @@ class TrainState:
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
-    needs_boundary = False
-    """Set by a hook, alike on all ranks: the next boundary calls every hook, even those that are not due."""
 
     def is_at_end(self) -> bool:
         """True: training ends with the current step."""
@@ -48,6 +49,16 @@ class TrainState:
 
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
+
+    def counters(self) -> dict[str, Any]:
+        """The part of the state that a checkpoint stores."""
+        return {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
+
+    def load_counters(self, saved: dict[str, Any]) -> None:
+        for key in COUNTERS:
+            setattr(self, key, saved.get(key, 0))
+        # A run that is extended is asked to train on.
+        self.stop_reason = saved.get("stop_reason") if saved.get("max_steps") == self.max_steps else None
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain values for JSON; values on a device are read."""
@@ -74,6 +85,28 @@ class RunContext:
     """Must be called before writing a file in the run's folder: another process may have taken the run over."""
 
 
+class StepInfo(TypedDict, total=False):
+    """A step's values for hooks. Those that are tensors are on the device: reading them makes the host wait."""
+
+    loss: list[torch.Tensor]
+    """0-d, one for each micro-batch."""
+    records: list[Records]
+    """What `forward` records, one for each micro-batch."""
+    data_time: list[float]
+    """Seconds that the host waited for each micro-batch."""
+    step_time: float
+    """Seconds from the first micro-batch to the update."""
+    grad_norm: torch.Tensor | None
+    """Norm before clipping, 0-d; None: the strategy does not know it."""
+    lr: list[float | torch.Tensor]
+    """Of each parameter group, as the step was taken with it."""
+    non_finite_grad_retry_count: int
+    max_memory: float
+    """GiB; only with `MemoryHook`."""
+    means: Any
+    """The `hooks.stats.Stats` of the steps up to this one, once a hook has computed them."""
+
+
 class TrainerView(Protocol):
     """The trainer as hooks see it."""
 
@@ -88,10 +121,8 @@ class TrainerView(Protocol):
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
     strategy: Strategy
     data_loader: Any
-    source: Any
-    """The data loader, or a wrapper that knows its position."""
     hooks: list["BaseHook"]
-    step_info: dict[str, Any]
+    step_info: StepInfo
     restored: dict[str, Any] | None
     """Set in `on_restore` by the hook that loads a checkpoint: the state that every `on_load_state_dict` gets."""
     resumed_from: Path | None
@@ -100,17 +131,25 @@ class TrainerView(Protocol):
     resumed_rng: dict[str, Any] | None
 
     @property
+    def source(self) -> Any:
+        """The data loader, or a wrapper that knows its position."""
+
+    @property
     def max_steps(self) -> int: ...
     @property
     def step(self) -> int: ...
     @property
     def samples(self) -> int | None: ...
     @property
-    def stop_signal(self) -> int: ...
+    def stop_signal(self) -> int:
+        """The signal on which training ends at the current boundary, the same on all ranks; 0 for none."""
+
     @property
     def is_last_step(self) -> bool: ...
     @property
-    def is_paused(self) -> bool: ...
+    def is_paused(self) -> bool:
+        """Whether training ends at the current boundary because of `pause_at`, before its last step."""
+
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
@@ -125,12 +164,9 @@ class TrainerView(Protocol):
     def fire(self, event: str, *args: Any, **options: Any) -> None: ...
 
 
-AT_LAST = 1 << 62
-"""The value of `called_every` for the last step only."""
-
-
 class BaseHook:
-    """Override the events that you need; the others cost nothing. Hooks are called in list order."""
+    """Override the events that you need; the others cost nothing. Hooks are called in list order, at each step: a hook
+    with an interval checks it itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let a derived class's constructor reject numbers outside the bounds of its annotations, which the schema of a
@@ -142,17 +178,8 @@ class BaseHook:
     needs: ClassVar[dict[str, str]] = {}
     """Hooks without which this one has no effect, by the setting that makes it need them: `{"metric=val/*":
     "evaluation"}`. A configuration without them is rejected. It is read from the source, so it is written out here."""
-    measures: ClassVar[bool] = False
-    """Whether the hook adds to `trainer.step_info`. Then it is called before other hooks, which may read it."""
-    collected_step_infos: list[dict[str, Any]] | None = None
-    """A list to which the trainer appends each step's `step_info`. A hook that reads and clears it at an interval need
-    not be called at every step."""
-
-    def called_every(self, event: str) -> int:
-        """The interval, in steps, at which `on_after_step` or `on_step_boundary` is needed. The event is called at
-        multiples of it, and at the last step; `on_step_boundary` also when training pauses or stops on a signal, and
-        after a hook has set `trainer.state.needs_boundary`."""
-        return 1
+    runs_first: ClassVar[bool] = False
+    """Whether this hook is called before the others, because they read what it adds to `trainer.step_info`."""
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
@@ -175,12 +202,8 @@ class BaseHook:
     def on_epoch_end(self, trainer: TrainerView) -> None:
         """After every hook's `on_after_step`, at the step that takes the last samples of a pass."""
 
-    def on_logged(self, trainer: TrainerView) -> None:
-        """`trainer.step` has logged all that it logs: the next step is about to begin. Called only if something was
-        logged since the last call, and before the first step of an attempt."""
-
     def on_before_step(self, trainer: TrainerView) -> None:
-        """`trainer.step` is the step that is about to run."""
+        """`trainer.step` is about to run. The step before it has logged everything that it logs."""
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         """A micro-batch, on the device, before its forward pass. The repeated passes of a closure call it again."""

@@ -41,6 +41,7 @@ class Best:
         self.step = 0
         self.latest: float | None = None
         self._was_logged = self._is_restored = self._is_reported = False
+        self._num_checked = 0
 
     def observe(self, records: Mapping[str, Any]) -> bool:
         """Look for the metric in logged records. All ranks must call it for the same groups (`val`, `train`).
@@ -64,14 +65,15 @@ class Best:
         return True
 
     def check(self, trainer: Any) -> None:
-        """Check, after a step has logged everything, that the metric can still come; else the run ends.
+        """End the run if the metric cannot come any more. Called when a step has logged all that it logs.
 
         Raises:
             ConfigError: it is misspelled.
         """
-        if self._was_logged:
+        names = trainer.state.metrics
+        if self._was_logged or len(names) == self._num_checked:
             return
-        names = _logged(trainer)
+        self._num_checked, names = len(names), _logged(trainer)
         if choices := meant(self.metric, names):
             raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}.")
         has_evaluated = any(name.startswith("val/") for name in names)

@@ -3,7 +3,6 @@
 import signal
 import time
 from datetime import timedelta
-from math import gcd
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -158,7 +157,6 @@ class CheckpointingHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.best is None or dry_run:
             return
-        trainer.state.needs_boundary = True
         if not self.best.observe(records):
             return
         self._observed_at = trainer.step
@@ -177,20 +175,17 @@ class CheckpointingHook(BaseHook):
                 "" if before is None else f" (before: {show(before)} at step {at})",
             )  # fmt: skip
 
-    def called_every(self, event: str) -> int:
-        return gcd(self.interval.steps, self.retention.keep_interval, *self.retention.keep_steps)
-
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        signum = trainer.stop_signal
-        ends = bool(signum) or trainer.is_last_step or trainer.is_paused
+        signum, step = trainer.stop_signal, trainer.state.step
+        ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
             self._await(trainer)  # a failed save of this step is tried again below
-        if trainer.step > 0 and trainer.step != self.saved_at and (ends or self._is_due(trainer)):
+        if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
             self._save_unless_broken(trainer, wait=ends)
         if signum:
             self._leave(trainer, signum)
 
-    def on_logged(self, trainer: TrainerView) -> None:
+    def on_before_step(self, trainer: TrainerView) -> None:
         if self.best is not None:
             self.best.check(trainer)
 
@@ -200,15 +195,13 @@ class CheckpointingHook(BaseHook):
         if self.best is not None:
             self.best.check_end(trainer, needs_validation=False)
 
-    def _is_due(self, trainer: TrainerView) -> bool:
-        at_interval = self.interval.is_due(trainer, trainer.step)
-        return at_interval or self.retention.is_permanent(trainer.step) or self._improved or self._is_postponed
+    def _is_due(self, trainer: TrainerView, step: int) -> bool:
+        is_due = self.interval.is_due(trainer, step) or self.retention.is_permanent(step)
+        return is_due or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """Save, unless the gradient was not finite: a broken state must not replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
-        if self._is_postponed:
-            trainer.state.needs_boundary = True
         if not self._is_postponed:
             self._save(trainer, wait)
         elif not was_postponed or wait:

@@ -51,7 +51,7 @@ class EarlyStoppingHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         self._stop_if_due(trainer)
 
-    def on_logged(self, trainer: TrainerView) -> None:
+    def on_before_step(self, trainer: TrainerView) -> None:
         self.best.check(trainer)
 
     def on_after_train(self, trainer: TrainerView) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from launcher.errors import TrainingError
-from launcher.hooks.base import AT_LAST, BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
@@ -84,16 +84,14 @@ class EvaluationHook(BaseHook):
         if self._is_due(trainer):
             self._evaluate(trainer)
 
-    def called_every(self, event: str) -> int:
-        return AT_LAST if event == "on_step_boundary" else self._interval.steps
-
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.is_last_step:  # a hook after this one may have ended the training
+        if trainer.state.is_at_end():  # a hook after this one may have ended the training
             self.on_after_step(trainer)
 
     def _is_due(self, trainer: TrainerView) -> bool:
-        is_due = trainer.is_last_step or self._interval.is_due(trainer, trainer.step)
-        return self._done_at != trainer.step and is_due
+        state = trainer.state
+        is_due = state.is_at_end() or self._interval.is_due(trainer, state.step)
+        return is_due and self._done_at != state.step
 
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:

@@ -23,11 +23,6 @@ class Interval:
         if isinstance(value, str) and not self.epochs:
             raise ConfigError(f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or 0.5epoch.")
 
-    @property
-    def steps(self) -> int:
-        """It is due only at multiples of this step; 1: they are not known in advance."""
-        return 1 if self.epochs is not None else int(self.value) or 1 << 62
-
     def is_due(self, trainer: Any, step: int) -> bool:
         """
         Raises:

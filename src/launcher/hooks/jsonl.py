@@ -109,8 +109,9 @@ class JsonlHook(BaseHook):
                 self._line["samples"] = trainer.samples
         self._line |= numbers
 
-    def on_logged(self, trainer: TrainerView) -> None:
-        self._flush()
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if self._unwritten or (self._line is not None and self._line["step"] < trainer.step):
+            self._flush()
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush()

@@ -92,8 +92,9 @@ class MediaHook(BaseHook):
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
 
-    def on_logged(self, trainer: TrainerView) -> None:
-        self._flush(trainer)
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if self._rows and self._rows[-1]["step"] < trainer.step:
+            self._flush(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
         self._flush(trainer)

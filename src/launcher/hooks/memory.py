@@ -23,7 +23,7 @@ class MemoryHook(BaseHook):
         interval: steps between two logged lines.
     """
 
-    measures = True
+    runs_first = True
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval

@@ -30,7 +30,7 @@ class MetricScheduleHook(BaseHook):
         is_noise = latest is not None and best is not None and not is_gain and not is_better(best, latest, mode)
         return best if is_noise and latest is not None and math.isfinite(latest) else latest
 
-    def on_logged(self, trainer: TrainerView) -> None:
+    def on_before_step(self, trainer: TrainerView) -> None:
         self.metric.check(trainer)
 
     def on_after_train(self, trainer: TrainerView) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from math import gcd
 from typing import Any
 
 from launcher.hooks.base import TrainerView
@@ -59,17 +58,14 @@ class ProgressHook(StatsHook):
         if self._shows and (is_live_terminal() if self.live is None else self.live):
             self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
-    def on_after_step(self, trainer: TrainerView) -> None:
-        if self._timed_from is None and trainer.step - self._first >= self.eta_warmup:
-            self._timed_from = (trainer.step, self._clock())
-        super().on_after_step(trainer)
-
-    def called_every(self, event: str) -> int:
-        return gcd(super().called_every(event), self.eta_warmup if event == "on_after_step" else 0)
-
     def _eta(self, trainer: TrainerView) -> timedelta | None:
+        """The time that is left, estimated from the steps since the first report after the warm-up."""
         state = trainer.state
-        if self._timed_from is None or state.step == self._timed_from[0] or state.is_at_end():
+        if self._timed_from is None:
+            if state.step - self._first >= self.eta_warmup:
+                self._timed_from = (state.step, self._clock())
+            return None
+        if state.is_at_end():
             return None
         step, then = self._timed_from
         each = (self._clock() - then) / (state.step - step)

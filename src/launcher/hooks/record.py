@@ -30,7 +30,7 @@ class RecordHook(BaseHook):
     def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
         self.config, self.code, self.begin = config, code, begin
         self._loss: Any = None
-        self._is_ready = False
+        self._is_ready = self._is_noted = False
 
     def on_ready(self, trainer: TrainerView) -> None:
         source = trainer.resumed_from
@@ -55,16 +55,19 @@ class RecordHook(BaseHook):
         if self.record is None or dry_run:
             return
         self._loss = flatten(records).get("train/loss", self._loss)
+        self._is_noted = False
 
-    def on_logged(self, trainer: TrainerView) -> None:
-        self._note(trainer)  # only now has every hook seen what this step has logged
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if not self._is_noted:
+            self._note(trainer, trainer.step - 1)  # only now has every hook seen what that step has logged
 
     def on_close(self, trainer: TrainerView) -> None:
-        self._note(trainer)
+        self._note(trainer, trainer.step)
 
-    def _note(self, trainer: TrainerView) -> None:
+    def _note(self, trainer: TrainerView, step: int) -> None:
         if self.record is not None and self._is_ready:
-            self.record.progress(trainer.step, loss=self._loss, best=_best(trainer))
+            self.record.progress(step, loss=self._loss, best=_best(trainer))
+        self._is_noted = True
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:

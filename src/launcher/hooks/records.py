@@ -78,3 +78,10 @@ def format_records(records: Mapping[str, Any]) -> str:
         f"{key} {show(value, 4) if isinstance(value, (int, float)) else value}"
         for key, value in flatten(to_numbers(records)).items()
     )
+
+
+def format_step(info: Mapping[str, Any]) -> str:
+    """The losses and records of a step, for a message."""
+    losses = ", ".join(f"{float(loss):.6g}" for loss in info["loss"])
+    records = "; ".join(filter(None, map(format_records, info["records"])))
+    return f"loss {losses}" + (f"; {records}" if records else "")

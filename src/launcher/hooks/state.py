@@ -11,6 +11,7 @@ import torch
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
+from launcher.optim.schedulers import set_rates
 from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import ShardedLike, piece_to_write
 from launcher.strategies.weights import model_tensors
@@ -55,6 +56,42 @@ def load_hook_states(
             continue
         others = {k: v for other, state in states.items() if _class(other) != _class(name) for k, v in state.items()}
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
+
+
+def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
+    """`model`, `training_state` and the hooks' entries, in memory. Tensors are full under every wrapper.
+
+    Args:
+        options: a `StateDictOptions`.
+    """
+    from torch.distributed.checkpoint.state_dict import get_state_dict  # 1 s of imports, for this call alone
+
+    model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)
+    training_state = trainer.training_state()
+    hooks = hook_states(trainer, training_state)
+    tensors = {name: companion.whole() for name, companion in hook_tensors(trainer).items()}
+    own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}  # the first one counts
+    state = {"model": model, "training_state": training_state | {"optimizer": optimizer}}
+    return {**own, **state, "hooks": hooks, "hook_tensors": tensors}
+
+
+def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -> None:
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    training_state = state["training_state"]
+    trainer.load_training_state(training_state)  # the scheduler before the optimizer: pytorch #119168
+    set_state_dict(
+        trainer.model,
+        trainer.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=training_state["optimizer"],
+        options=options,
+    )
+    set_rates(trainer.optimizer, trainer.lr_scheduler, training_state["lr_scheduler"])
+    for hook in trainer.hooks:
+        hook.load_tensors(trainer, InMemory(state.get("hook_tensors", {})))
+    hooks = state.get("hooks")
+    load_hook_states(trainer, hooks or {}, state, is_complete=hooks is not None)
 
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:

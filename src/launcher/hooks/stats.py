@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from launcher.hooks.base import AT_LAST, BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
 from launcher.hooks.records import key_average, to_numbers
 from launcher.run import ranks
 from launcher.types import PositiveInt
 
-MEANS = "means"
-"""The key of `step_info` with the means over the steps up to it."""
 AVERAGED = "loss", "step_time", "data_time", "non_finite_grad_retry_count", "records"
 
 
@@ -45,38 +43,33 @@ class StatsHook(BaseHook):
 
     def __init__(self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool):
         self.report, self.interval, self.sync = report, interval, sync
-        self.collected_step_infos: list[dict[str, Any]] = []
-
-    def called_every(self, event: str) -> int:
-        return AT_LAST if event == "on_step_boundary" else self.interval
+        self._steps: list[StepInfo] = []
+        """The steps since the last report."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if (
-            not self.collected_step_infos or self.collected_step_infos[-1] is not trainer.step_info
-        ):  # another hook calls this one
-            self.collected_step_infos.append(trainer.step_info)
+        self._steps.append(trainer.step_info)
         state = trainer.state
         if state.step % self.interval == 0 or state.is_at_end():
             self._report(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self.collected_step_infos and trainer.is_last_step:  # a hook after this one has ended the training
+        if self._steps and trainer.state.is_at_end():  # a hook after this one has ended the training
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
-        stats = means(self.collected_step_infos, trainer.optimizer.param_groups)
-        self.collected_step_infos.clear()
+        stats = means(self._steps, trainer.optimizer.param_groups)
+        self._steps.clear()
         if self.sync and trainer.strategy.ranks.is_distributed:
             stats = _over_ranks(stats)
         self.report(trainer, stats)
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self) -> dict[str, Any]:
-        return _values(self.collected_step_infos)
+        return _values(self._steps)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         rows = zip_longest(state["losses"], state["norms"], state["records"], state["times"], state["memory"])
-        self.collected_step_infos[:] = [
+        steps: list[Any] = [  # numbers, where a step has tensors
             {
                 "loss": [loss],
                 "grad_norm": norm,
@@ -88,18 +81,19 @@ class StatsHook(BaseHook):
             | ({} if memory is None else {"max_memory": memory})
             for i, (loss, norm, records, times, memory) in enumerate(rows)
         ]
+        self._steps = steps
 
 
-def means(infos: Sequence[dict[str, Any]], param_groups: Sequence[dict[str, Any]]) -> Stats:
-    """Compute the means of consecutive steps, once, whichever hook is the first to ask for these steps."""
-    last = infos[-1]
-    if MEANS not in last or last[MEANS].steps != len(infos):
-        last[MEANS] = _means(infos, param_groups)
-    stats: Stats = last[MEANS]
+def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
+    """Means over consecutive steps. Hooks with the same interval share them."""
+    last = steps[-1]
+    if "means" not in last or last["means"].steps != len(steps):
+        last["means"] = _means(steps, param_groups)
+    stats: Stats = last["means"]
     return stats
 
 
-def _means(steps: Sequence[dict[str, Any]], param_groups: Sequence[dict[str, Any]]) -> Stats:
+def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
     values, count = _values(steps), len(steps)
     losses, norms, records, memory = (values[name] for name in ("losses", "norms", "records", "memory"))
     step_times, data_times = zip(*values["times"], strict=True)
@@ -121,9 +115,9 @@ def _means(steps: Sequence[dict[str, Any]], param_groups: Sequence[dict[str, Any
     )
 
 
-def _values(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Read each step's loss, norm (if the strategy knows it), records and memory (if there are any) and times, and the
-    sum of the retries. Here the host waits for the device.
+def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
+    """Each step's loss, norm (if the strategy knows it), records and memory (if there are any), times; and the sum of
+    the retries. Here the host waits for the device.
 
     As python numbers: a mean of tensors would round otherwise once some have been restored from a checkpoint.
     """
@@ -168,7 +162,7 @@ def _numbers(values: list[Any]) -> list[float]:
 
 
 def _over_ranks(own: Stats) -> Stats:
-    """Every rank has equally many samples, so the mean of the means is the mean; times as well; memory is the most."""
+    """Average over the ranks, which all have the same number of samples; memory is the maximum."""
     gathered = ranks.all_gather(own)
     norms = [each.grad_norm for each in gathered if each.grad_norm is not None]
     return own._replace(

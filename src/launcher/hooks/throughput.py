@@ -27,7 +27,7 @@ class ThroughputHook(BaseHook):
         clock: returns seconds.
     """
 
-    measures = True
+    runs_first = True
 
     def __init__(
         self,

@@ -100,8 +100,8 @@ class _Watch(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         info = trainer.step_info
         losses = [float(loss) for loss in info["loss"]]
-        loss, norm = sum(losses) / len(losses), info["grad_norm"]
-        norm = None if norm is None else float(norm)
+        loss = sum(losses) / len(losses)
+        norm = None if info["grad_norm"] is None else float(info["grad_norm"])
         size = "" if norm is None else f", gradient norm {norm:.5g}"
         logger.info("Loss %.5g%s, %.3f s for the step (the first one is slow).", loss, size, info["step_time"])
         if not math.isfinite(loss):

@@ -149,7 +149,7 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
     finally:
         vars(trainer).clear()
         vars(trainer).update(attributes)
-        trainer._bind_events()
+        trainer.bind_events()
         with torch.no_grad():
             for tensor, values in zip(tensors, before, strict=True):
                 tensor.copy_(values)

@@ -1,6 +1,7 @@
 """What a `forward` returns, checked with sentences."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from numbers import Number
 from typing import Any
 
@@ -41,6 +42,20 @@ def check_output(output: Any, name: str) -> None:
             raise ConfigError(
                 f"{name}: the record '{record}' should be a number or a 0-d tensor; it is {described(value)}."
             )
+
+
+def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> None:
+    """Warn of a loss in 16 bits, whose weight by its number of targets is rounded."""
+    if loss.dtype in (torch.float16, torch.bfloat16):
+        logger.warning(
+            "%s returns a loss in %s, in which the weight of a batch by its targets is rounded; compute the loss in "
+            "float32 (logits.float()).", name, str(loss.dtype).removeprefix("torch."),
+        )  # fmt: skip
+
+
+def is_part(value: Any, attributes: Collection[str]) -> bool:
+    """Whether a value is an object with one of these attributes, by which a kind of part is known."""
+    return not isinstance(value, type) and any(hasattr(value, attribute) for attribute in attributes)
 
 
 def _loss_fault(loss: Any) -> str | None:

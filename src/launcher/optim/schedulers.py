@@ -168,6 +168,12 @@ def _is_of_step(saved: dict[str, Any] | None) -> bool:
     return saved is not None and "lr_lambdas" in saved
 
 
+def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
+    """The learning rate of each group. A tensor is copied, since a scheduler changes it in place."""
+    groups = optimizer.param_groups
+    return [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in groups]
+
+
 def needs_metric(scheduler: Any) -> bool:
     """Whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
     return has_required_argument(type(scheduler), "step")

@@ -40,3 +40,18 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
     torch.cuda.set_device(device)
     torch.cuda.init()  # else the state of its generator would not be saved
     return device
+
+
+def parse_device(device: torch.device | str | int | None) -> torch.device:
+    """
+    Returns:
+        The device of that name or number; torch's default device for None.
+    Raises:
+        ValueError: torch has no such device.
+    """
+    if device is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'.") from error

@@ -1,21 +1,28 @@
-"""The batches that the loop takes from a data loader, epoch after epoch, and the position among them."""
+"""The batches that the loop takes from a data loader, epoch after epoch; their weights; the position among them."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.data.plain import PlainLoader, resumable, set_epoch
+import torch
+from torch.utils.data import DataLoader
+
+from launcher.data.plain import WORKERS_DRAW_ANEW, PlainLoader, resumable, set_epoch, why_not_exact
 from launcher.errors import TrainingError
 from launcher.hooks.base import TrainState
-from launcher.run import signals
+from launcher.run import ranks, signals
+
+MicroBatches = Iterator[tuple[Any, torch.Tensor | None]]
+"""Each with the factor of its loss; None: it counts like the others."""
+NumTargets = Callable[[Any], torch.Tensor | int | None]
 
 
 class Batches:
     """The loader's batches, endlessly. `source` is the loader itself, or a wrapper that knows the position in it."""
 
     def __init__(self, loader: Any, logger: logging.Logger):
-        self.loader, self.source = loader, resumable(loader, logger)
+        self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         self._is_interruptible = self._plain is None or self._plain.interruptible
         self._counts_samples = False
@@ -33,6 +40,28 @@ class Batches:
     def _open(self) -> None:
         self._iterator = iter(self.source)
         self._next: Callable[[], Any] = self._iterator.__next__
+
+    def of_step(
+        self, count: int, data_time: list[float], alone: bool, num_targets: NumTargets, device: torch.device
+    ) -> MicroBatches:
+        """Batches until the step has enough of them. If they count by targets, the first `count` are fetched before the
+        first forward pass, since each factor depends on all of them.
+
+        Args:
+            data_time: gets the seconds that each batch takes.
+            alone: there are no other ranks; so a signal may end the wait for the first batch of a step, before anything
+                has been drawn or computed.
+        """
+        may_interrupt = alone and not data_time
+        first = self.next(data_time, may_interrupt)
+        if (count > 1 or not alone) and (targets := num_targets(first)) is not None:
+            batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
+            counts = [targets, *(num_targets(batch) or 0 for batch in batches[1:])]
+            yield from zip(batches, target_weights(counts, device), strict=True)
+        else:
+            yield first, None
+        while True:
+            yield self.next(data_time, False), None
 
     def next(self, data_time: list[float], may_interrupt: bool) -> Any:
         """The next batch; how long it took is appended to `data_time`.
@@ -76,3 +105,47 @@ class Batches:
     def close(self) -> None:
         if hasattr(self._iterator, "close"):
             self._iterator.close()  # it may own worker processes
+
+    def position(self) -> Any:
+        """What `load_position` needs; None: the loader does not know it."""
+        return self.source.state_dict() if hasattr(self.source, "state_dict") else None
+
+    def load_position(self, position: Any, state: TrainState) -> None:
+        """Resume from a saved position, or log why the order starts from the beginning.
+
+        Args:
+            state: where training resumes.
+        """
+        if position is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(position)
+            # Such as torchdata's StatefulDataLoader; a plain loader says so itself.
+            if isinstance(self.source, DataLoader) and self.source.num_workers:
+                self._logger.info(WORKERS_DRAW_ANEW)
+        elif state.step and not state.is_at_end():
+            reason = "the checkpoint has no position" if position is None else ""
+            if not hasattr(self.source, "load_state_dict"):
+                reason = why_not_exact(self.loader)
+            self._logger.warning("After this resume the data loader's order starts from the beginning: %s.", reason)
+
+
+def target_weights(counts: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:
+    """A factor for each micro-batch of this rank.
+
+    The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the mean over all targets.
+    A factor is exactly 1 where all counts are equal. All ranks must call it; nothing waits for the device.
+    """
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    own = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
+    total = ranks.sum_over_ranks(own.sum())
+    return list((own * (len(counts) * ranks.world_size()) / total.clamp(min=1)).unbind())
+
+
+def weigh(value: Any, weight: torch.Tensor) -> Any:
+    """Numbers and tensors times `weight`, also in nested records; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: weigh(item, weight) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()  # the factor has more digits
+        return value * (weight.to(value.dtype) if value.is_floating_point() else weight)
+    return value * weight if isinstance(value, (int, float)) else value

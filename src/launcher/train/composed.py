@@ -50,20 +50,18 @@ class Trainer(BaseTrainer):
         )
         self.precision, self.context = precision, context
         self._strategy, self._loader, self._hooks = strategy, data_loader, hooks
-        self._factories = build_model, build_optimizer, build_scheduler
+        self._build_model, self._build_optimizer = build_model, build_optimizer
+        self._build_scheduler = build_scheduler
 
     def build_data_loader(self) -> Iterable[Any]:
         return self._loader
 
-    def build_model(self) -> nn.Module:
-        model, self._optimizer = self._strategy.prepare(self._factories[0], self._factories[1])
-        return model
-
-    def build_optimizer(self) -> torch.optim.Optimizer:
-        return self._optimizer
+    def build_model_and_optimizer(self) -> None:
+        """The strategy builds both: each strategy has its own order."""
+        self.model, self.optimizer = self._strategy.prepare(self._build_model, self._build_optimizer)
 
     def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        return self._factories[2](self.optimizer) if self._factories[2] is not None else None
+        return self._build_scheduler(self.optimizer) if self._build_scheduler is not None else None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
         return self._strategy.scaler

@@ -1,16 +1,89 @@
-"""Which hooks are called on an event: only those that do something on it."""
+"""Calls hooks: on an event those that do something on it, and with what is logged."""
 
+import logging
 from collections.abc import Callable, Sequence
-from math import gcd
 from typing import Any
 
 from launcher.config.messages import hint
-from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook, overrides
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, Records, TrainState, overrides
+from launcher.hooks.records import flatten
 from launcher.models.output import described
 
 EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars")
 Call = Callable[..., None]
+
+
+class HookCaller:
+    """What a trainer is for its hooks, whatever it trains: events, logs, and the step."""
+
+    def __init__(self, state: TrainState, logger: logging.Logger):
+        self.state, self.logger = state, logger
+        self.hooks: list[BaseHook] = []
+        self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
+
+    def fire(self, event: str, *args: Any, **options: Any) -> None:
+        """Call every hook that does something on an event."""
+        for call in self._events[event]:
+            call(self, *args, **options)
+
+    def close_hooks(self, has_ended: bool) -> None:
+        """Close every hook, also after another has failed to close.
+
+        Raises:
+            Exception: the first error, if training itself has ended well; errors that it does not raise are logged.
+        """
+        errors: list[Exception] = []
+        for call in self._events["on_close"]:
+            try:
+                call(self)
+            except Exception as error:
+                errors.append(error)
+        for other in errors[1:] if has_ended else errors:
+            trace = None if isinstance(other, TrainingError) else other
+            self.logger.error("At the end: %s: %s", type(other).__name__, other, exc_info=trace)
+        if errors and has_ended:
+            raise errors[0]
+
+    def log(self, records: Records, dry_run: bool = False) -> None:
+        """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they would do."""
+        if not dry_run:
+            self.state.metrics.update(flatten(records))
+        self.fire("on_log", records, dry_run=dry_run)
+
+    def log_scalars(self, records: Records, dry_run: bool = False) -> None:
+        """The name of `log` in trainloop 0.11."""
+        self.log(records, dry_run=dry_run)
+
+    def log_images(self, records: Records, dry_run: bool = False) -> None:
+        """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
+        self.fire("on_log_images", records, dry_run=dry_run)
+
+    def log_histograms(self, records: Records, dry_run: bool = False) -> None:
+        """Pass nested records of tensors or arrays to every hook. All ranks call it."""
+        self.fire("on_log_histograms", records, dry_run=dry_run)
+
+    @property
+    def step(self) -> int:
+        """The current step, counted from 1."""
+        return self.state.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.state.step = value
+
+    @property
+    def max_steps(self) -> int:
+        return self.state.max_steps
+
+    @max_steps.setter
+    def max_steps(self, value: int) -> None:
+        self.state.max_steps = value
+
+    @property
+    def is_last_step(self) -> bool:
+        """Whether training ends with the current step, which a run logs, evaluates and saves in any case."""
+        return self.state.is_at_end()
 
 
 def check_hook(hook: Any, source: str) -> None:
@@ -34,44 +107,11 @@ def check_hook(hook: Any, source: str) -> None:
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """The methods to call for each event, in the order of the hooks, those that measure first. A method that does
-    nothing is left out, since its call would cost as much as any other."""
-    hooks = in_order(hooks)
+    """The methods to call for each event, in the order of the hooks, after those that run first. Methods that a hook
+    does not override are left out."""
+    hooks = sorted(hooks, key=lambda hook: not hook.runs_first)
     table = {event: [getattr(hook, event) for hook in hooks if overrides(hook, event)] for event in EVENTS}
     return table | {"on_log": [call for hook in hooks if (call := _log_method(hook)) is not None]}
-
-
-def in_order(hooks: Sequence[BaseHook]) -> list[BaseHook]:
-    return sorted(hooks, key=lambda hook: not hook.measures)
-
-
-class Schedule:
-    """The calls of an event that happens at each step. A hook can ask to be called only every N steps
-    (`called_every`)."""
-
-    def __init__(self, hooks: Sequence[BaseHook], event: str):
-        pairs = [
-            (_called_every(hook, event), getattr(hook, event)) for hook in in_order(hooks) if overrides(hook, event)
-        ]
-        self._pairs = pairs
-        self._always = [call for every, call in pairs if every == 1]
-        rare = [every for every, _ in pairs if every != 1]
-        self._divisor = gcd(*rare)  # 0: none
-        self._all = [call for _, call in pairs]
-
-    def at(self, step: int, everything: bool) -> list[Call]:
-        """The calls at a step."""
-        if everything or step == 0 or not self._divisor:
-            return self._all
-        if step % self._divisor:
-            return self._always
-        return [call for every, call in self._pairs if step % every == 0]
-
-
-def _called_every(hook: BaseHook, event: str) -> int:
-    """The hook's `called_every`. If a derived class or the instance has another method for the event, it is 1."""
-    owners = [owner for owner in (hook, *type(hook).__mro__) if {event, "called_every"} & vars(owner).keys()]
-    return hook.called_every(event) if "called_every" in vars(owners[0]) else 1
 
 
 def _log_method(hook: BaseHook) -> Call | None:

@@ -1,56 +1,218 @@
-"""The loop. `BaseTrainer` is subclassed; `Trainer` is the same loop over composed parts.
+"""The loop: what a subclass provides, a step, what happens between steps, and the state of a trainer.
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
 
-The loop itself never reads a value from the device: losses, norms and records stay there until a hook reads them at its
-interval.
+The loop itself never reads a value from the device: losses, norms and records stay there until a hook reads them.
 """
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from launcher.errors import TrainingError
-from launcher.hooks.state import load_hook_states
+from launcher.config.arguments import check_bounds
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
+from launcher.hooks.interval import Interval, steps_per_epoch
+from launcher.hooks.records import format_step
+from launcher.hooks.state import full_state, load_full_state, load_hook_states
+from launcher.models.output import check_output, described, is_part, warn_of_rounding
+from launcher.optim.precision import Precision
+from launcher.optim.schedulers import check_steps, current_rates, load_schedule, needs_metric
 from launcher.run import deadline, signals
-from launcher.run.ranks import maximum
+from launcher.run.device import parse_device
+from launcher.run.ranks import Agreement, maximum, sum_over_ranks, world_size
 from launcher.run.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL
-from launcher.strategies.step import DeferredFlag, StepResult
-from launcher.strategies.weights import model_tensors
-from launcher.train import state as states
-from launcher.train.closure import accumulate_for_closure
-from launcher.train.parts import TrainerParts
-from launcher.train.skipped import check_end, check_none_losses, count_retry, count_skipped
-from launcher.train.stopping import Stopping
-from launcher.train.targets import target_weights, weigh
+from launcher.strategies.base import Strategy
+from launcher.strategies.external import ExternalStrategy
+from launcher.strategies.missing_loss import check_missing_loss
+from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
+from launcher.strategies.weights import model_tensors, unwrap
+from launcher.train.batches import Batches, MicroBatches, weigh
+from launcher.train.events import HookCaller, calls, check_hook
+from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+ADVICE = "Lower the learning rate or check the data."
 
 
-class BaseTrainer(TrainerParts):
+class BaseTrainer(HookCaller):
     """Training by subclass: write the `build_*` methods and `forward`. The loop, accumulation, mixed precision,
     non-finite gradients, state and hooks are here.
 
-    The arguments are those of `TrainerParts`.
+    Args:
+        max_steps: optimizer steps to train for.
+        grad_clip: clip gradients to this 2-norm.
+        max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often, with new batches,
+            then raise. None: skip the update and count it; more than `max_skipped_steps` in a row raise.
+        mixed_precision: "bf16", "fp16" or None.
+        gradient_accumulation_steps: micro-batches per optimizer step; None is 1.
+        workspace: the folder for the hooks' files.
+        device: None is torch's default device.
+        no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
+        state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and `strict`.
+        logger: None is the logger "trainer".
+        max_skipped_steps, max_none_losses: at most this many skipped updates, or losses of None, in a row.
+        pause_at: `train` saves and returns at this step; the same run resumes from there. A step whose update was
+            skipped is not saved, so the run then pauses at the next good one.
+    Raises:
+        ValueError: an argument has another value, or is out of bounds.
     """
 
-    is_training = False
-    _pause_is_due = False
-    _unsettled: DeferredFlag | None = None
+    def __init__(
+        self,
+        max_steps: PositiveInt,
+        grad_clip: NonNegativeFloat | None = None,
+        max_non_finite_grad_retries: NonNegativeInt | None = None,
+        mixed_precision: str | None = None,
+        gradient_accumulation_steps: PositiveInt | None = None,
+        workspace: Path | str | None = None,
+        device: torch.device | str | int | None = None,
+        no_sync_accumulate: bool = True,
+        state_dict_options: Any = None,
+        logger: logging.Logger | None = None,
+        *,
+        max_skipped_steps: NonNegativeInt = 50,
+        max_none_losses: NonNegativeInt = 100,
+        pause_at: NonNegativeInt | None = None,
+    ):
+        check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
+        if mixed_precision not in (None, "bf16", "fp16"):
+            raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
+        super().__init__(TrainState(max_steps), logger or logging.getLogger("trainer"))
+        self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
+        self.gradient_accumulation_steps, self.no_sync_accumulate = gradient_accumulation_steps or 1, no_sync_accumulate
+        self.max_skipped_steps, self.max_none_losses = max_skipped_steps, max_none_losses
+        self.pause_at, self.state_dict_options = pause_at, state_dict_options
+        self.precision = Precision(mixed_precision or "fp32")  # type: ignore[arg-type]
+        self.workspace = Path(workspace) if workspace is not None else None
+        self.device = parse_device(device)
+        self.context = RunContext()
+        # `build` makes the parts.
+        self.is_built = False
+        self.data_loader: Any = None
+        self.model: nn.Module
+        self.optimizer: torch.optim.Optimizer
+        self.lr_scheduler: LRScheduler | None = None
+        self.grad_scaler: torch.amp.GradScaler
+        self.strategy: Strategy
+        self._batches: Batches
+        self._agreement: Agreement
+        self._epoch: Interval | None = None
+        self._steps_by_metric = False
+        # The hook that restores a checkpoint sets these.
+        self.restored: dict[str, Any] | None = None
+        self.resumed_from: Path | None = None
+        self.resumed_rng: dict[str, Any] | None = None
+        self.is_fork = False
+        # The current step and its boundary.
+        self.step_info: StepInfo = {}
+        self._has_checked_forward = False
+        self.is_paused, self.stop_signal = False, 0
+        self._agreed_at = -1
+        self._unsettled: DeferredFlag | None = None
 
+    # ------------------------------------------------------------------------------------- what a subclass provides
+    def build_data_loader(self) -> Iterable[Any]:
+        """Any iterable of batches; a finite one is restarted when it ends."""
+        raise self._missing("build_data_loader(self)", "returns an iterable of batches")
+
+    def build_model(self) -> nn.Module:
+        raise self._missing("build_model(self)", "returns a torch.nn.Module")
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
+
+    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to log."""
+        raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
+
+    def num_targets(self, input: Any) -> torch.Tensor | int | None:
+        """How many targets the loss of a batch is a mean over, where batches differ in it (masked targets).
+
+        Micro-batches and ranks then count by their targets, in training and in validation. None: they count equally.
+        """
+        return None
+
+    def build_lr_scheduler(self) -> LRScheduler | None:
+        return None
+
+    def build_grad_scaler(self) -> torch.amp.GradScaler:
+        return self.precision.scaler(self.device)
+
+    def build_hooks(self) -> Sequence[BaseHook]:
+        return []
+
+    def build_strategy(self) -> Strategy:
+        plan = StepPlan(
+            grad_accum_steps=self.gradient_accumulation_steps,
+            max_grad_norm=self.grad_clip,
+            retry_non_finite=self.precision.retries(self.max_non_finite_grad_retries),
+            no_sync_accumulate=self.no_sync_accumulate,
+        )
+        return ExternalStrategy(
+            self.model, self.optimizer, self.grad_scaler, plan, self.precision, self.device, self.state_dict_options
+        )
+
+    def _missing(self, method: str, purpose: str) -> NotImplementedError:
+        name = method.partition("(")[0]
+        return NotImplementedError(f"{type(self).__name__} has no {name}; add {method}, which {purpose}.")
+
+    # ------------------------------------------------------------------------------------------------ putting together
+    def build(self) -> None:
+        """Build every part, in this order. `train` calls it unless it was called before."""
+        self.data_loader = self._part("build_data_loader", "an iterable of batches", "__iter__", "__getitem__")
+        self.build_model_and_optimizer()
+        self.lr_scheduler = self._part("build_lr_scheduler", "a scheduler of torch.optim, or None", "step")
+        if self.lr_scheduler is not None:
+            check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
+            self._steps_by_metric = needs_metric(self.lr_scheduler)
+        self.grad_scaler = self._part("build_grad_scaler", "a torch.amp.GradScaler", "unscale_")
+        self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
+        for hook in self.hooks:
+            check_hook(hook, f"{type(self).__name__}.build_hooks")
+        self.strategy = self.build_strategy()
+        self._agreement = Agreement()
+        self.bind_events()
+        self.is_built = True
+
+    def build_model_and_optimizer(self) -> None:
+        self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
+        self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
+
+    def _part(self, method: str, kind: str, *attributes: str) -> Any:
+        part = getattr(self, method)()
+        if not is_part(part, attributes) and not (part is None and kind.endswith("or None")):
+            raise ConfigError(f"{type(self).__name__}.{method} should return {kind}; it returned {described(part)}.")
+        return part
+
+    def bind_events(self) -> None:
+        """List what each event calls. Needed again after a change of hooks or loader."""
+        if not self.is_built or self._batches.loader is not self.data_loader:  # a hook may replace the loader
+            self._batches = Batches(self.data_loader, self.logger)
+        self._events = calls(self.hooks)
+        counts_epochs = self._events["on_epoch_start"] or self._events["on_epoch_end"]
+        self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
+        has_calls = self._events["on_before_optimizer_step"]
+        self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
+
+    # ------------------------------------------------------------------------------------------------------- training
     def train(self) -> None:
         """Train until `max_steps`, `pause_at`, a hook's `state.stop`, or a signal.
 
         Raises:
             signals.Stop: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
-            TrainingError: a bound on non-finite gradients or losses of None was exceeded, or training ended in skipped
-                updates.
+            TrainingError: a bound on non-finite gradients or losses of None was exceeded, or the last was skipped.
         """
         if not self.is_built:
             self.build()
         rng = rng_state()
-        self._stopping, self._pause_is_due = Stopping(self._agreement), False
+        self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
         has_ended = False
         try:
             self.restore()
@@ -66,82 +228,55 @@ class BaseTrainer(TrainerParts):
             self.fire("on_error", error)
             raise
         finally:
-            self._close(has_ended)
-
-    def _close(self, has_ended: bool) -> None:
-        """Close every hook, also after another has failed to close.
-
-        Raises:
-            Exception: the first error, if training itself has ended well; errors that it does not raise are logged.
-        """
-        errors: list[Exception] = []
-        for call in self._events["on_close"]:
-            try:
-                call(self)
-            except Exception as error:
-                errors.append(error)
-        for other in errors[1:] if has_ended else errors:
-            trace = None if isinstance(other, TrainingError) else other
-            self.logger.error("At the end: %s: %s", type(other).__name__, other, exc_info=trace)
-        if errors and has_ended:
-            raise errors[0]
+            self.close_hooks(has_ended)
 
     def restore(self) -> None:
-        """Set up the hooks and restore what an earlier attempt saved.
-
-        The order matters: a hook may create its model in `on_before_train`, as a copy of the restored one, and fill it
-        in `on_load_state_dict`.
-        """
+        """Set up the hooks and restore what an earlier attempt saved. The state of hooks comes last: a hook may create
+        its model in `on_before_train`, as a copy of the restored one, and fill it in `on_load_state_dict`."""
         for hook in self.hooks:
             hook.bind(self.context)
         self.restored = None
         for event in ("on_start", "on_restore", "on_before_train"):
-            self._bind_events()  # a hook may have added another, or set a function on one
+            self.bind_events()  # a hook may have added another, or set a function on one
             self.fire(event)
-        self._bind_events()
+        self.bind_events()
         if self.restored is not None:
             shared = {"model": model_tensors(self.model), "training_state": self.restored["training_state"]}
             load_hook_states(self, self.restored["hooks"], shared)
 
     def _run(self, rng: dict[str, Any]) -> None:
-        self.is_training = True
+        self._has_checked_forward = False
         self.model.train()
         self.strategy.zero_grad()
         self._batches.start(self.state)
-        self._is_plain = self.strategy.forward_context() is NULL
-        self._is_alone = self._agreement.alone
-        self._has_logged = True  # by the attempt before, at the step of its checkpoint
-        self._may_weigh = self.gradient_accumulation_steps > 1 or not self._is_alone
-        self._check_next_forward()
         try:
             restore_rng(rng)
+            self._agree_on_signal()
             if self.stop_signal or self._must_pause():
                 self._boundary()
-            while not (self._pause_is_due or self.state.is_at_end()):
+            while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()
-                if self.state.is_at_end():
-                    check_end(self)
+                if self.state.is_at_end() and self.update_was_skipped():
+                    raise TrainingError(
+                        f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the gradient was "
+                        f"not finite ({format_step(self.step_info)}). This state is not saved. {ADVICE}"
+                    )
                 self._boundary()
         except signals.Interrupted:
             # Nothing of the next step had been computed: the state is that of the boundary before.
-            self.step -= 1
+            self.state.step -= 1
             self._batches.rewind()
-            self._stopping.ask_again()
+            self._agreed_at = -1
             self._boundary()
             raise signals.Stop(signals.received()) from None
         finally:
             self._batches.close()
 
-    # ------------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
-        if self._has_logged:
-            self._has_logged = False
-            self.fire("on_logged")
-        state = self.state
-        state.step = step = state.step + 1
+        self.state.step = step = self.state.step + 1
         self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
-        epoch = self._epoch
-        if epoch is not None and (step == 1 or epoch.is_due(self, step - 1)):
+        if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
             self.fire("on_epoch_start")
         for call in self._events["on_before_step"]:
             call(self)
@@ -149,140 +284,128 @@ class BaseTrainer(TrainerParts):
         start = time.perf_counter()
         result = self._attempt()
         while result.retry:
-            count_retry(self)
+            self._count_retry()
             result = self._attempt()
-        info = self.step_info
-        info["grad_norm"] = result.grad_norm
-        if result.skipped is False:
-            self._updated()
-        elif result.skipped is True:
-            count_skipped(self)
-        else:
+        self.step_info["grad_norm"] = result.grad_norm
+        if isinstance(result.skipped, DeferredFlag):
             self._unsettled = result.skipped
-        info["step_time"] = time.perf_counter() - start
-        for collected in self._collected:
-            collected.append(info)
-        for call in self._after_step.at(step, state.is_at_end()):
+        else:
+            self._after_update(result.skipped)
+        self.step_info["step_time"] = time.perf_counter() - start
+        for call in self._events["on_after_step"]:
             call(self)
-        if epoch is not None and epoch.is_due(self, step):
+        if self._epoch is not None and self._epoch.is_due(self, step):
             self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
+        """Compute the gradients of a step and let the strategy clip them, update the weights and zero them."""
         if self.strategy.needs_closure:
-            accumulate_for_closure(self, self._micro_batches(), self._accumulate)
+            self._accumulate_for_closure()
         else:
-            self._accumulate(self._micro_batches() if self._may_weigh else None)
+            self._accumulate(self._micro_batches())
         if self._unsettled is not None:
             self.settle()
-        rates = self.step_info["lr"] = []
-        for group in self.optimizer.param_groups:
-            rate = group["lr"]  # the scheduler changes a tensor in place
-            rates.append(rate if type(rate) is float or not isinstance(rate, torch.Tensor) else rate.clone())
-        if not self._is_alone:
-            self._agreement.begin(signals.received())
-        return self.strategy.step()  # clips, updates and zeroes the gradients
+        self.step_info["lr"] = current_rates(self.optimizer)
+        self._agreement.begin(signals.received())
+        return self.strategy.step()
 
-    def _accumulate(self, micro_batches: Iterator[tuple[Any, torch.Tensor | None]] | None) -> None:
-        """Forward and backward over the micro-batches of one optimizer step; None: over the loader's, unweighted."""
-        strategy, info, count = self.strategy, self.step_info, self.gradient_accumulation_steps
-        done = none_losses = 0
+    def _micro_batches(self) -> MicroBatches:
+        times, alone = self.step_info["data_time"], self._agreement.alone
+        return self._batches.of_step(self.gradient_accumulation_steps, times, alone, self.num_targets, self.device)
+
+    def _accumulate(self, micro_batches: MicroBatches) -> None:
+        """Run forward and backward until each micro-batch of the step has had a loss."""
+        count, done, none_losses = self.gradient_accumulation_steps, 0, 0
         while done < count:
             if signals.received():
                 deadline.progress()
-            if micro_batches is None:
-                batch, weight = self._batches.next(info["data_time"], not info["data_time"]), None
-            else:
-                batch, weight = next(micro_batches)
+            batch, weight = next(micro_batches)
             for call in self._events["on_batch"]:
                 call(self, batch)
-            context = strategy.grad_sync(done == count - 1)
-            if context is NULL:  # to enter it would cost more than anything else here
+            with self.strategy.grad_sync(done == count - 1):
                 has_loss = self._forward_backward(batch, weight)
-            else:
-                with context:
-                    has_loss = self._forward_backward(batch, weight)
-            if has_loss:
-                none_losses = 0
-                done += 1
-            else:
-                none_losses += 1
-                check_none_losses(self, none_losses)
+            done, none_losses = (done + 1, 0) if has_loss else (done, none_losses + 1)
+            if not has_loss:
+                check_missing_loss(self.strategy, self.state.step)
+            if none_losses > self.max_none_losses:
+                raise TrainingError(
+                    f"Step {self.state.step}: forward returned no loss {none_losses} times in a row "
+                    f"(max_none_losses={self.max_none_losses})."
+                )
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
-        """Run forward and backward of a micro-batch; False: it has no loss."""
-        if self._is_plain:
-            loss, records = self.forward(batch)
-        else:
-            with self.strategy.forward_context():
-                loss, records = self.forward(batch)
+        """Run forward and backward for one micro-batch; return False if `forward` returned no loss."""
+        with self.strategy.forward_context():
+            loss, records = self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
         if loss is None:
             return False
         if weight is not None:
             loss, records = weigh(loss, weight), weigh(records, weight)
-        info = self.step_info
-        info["loss"].append(loss.detach())
-        info["records"].append(records)
+        self.step_info["loss"].append(loss.detach())
+        self.step_info["records"].append(records)
         self.strategy.backward(loss)
         return True
 
-    def _micro_batches(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
-        """Batches, each with its factor if they count by targets. All batches of a step are then fetched before the
-        first forward pass, since each factor depends on all of them."""
-        count, times, alone = self.gradient_accumulation_steps, self.step_info["data_time"], self._is_alone
-        may_interrupt = alone and not times  # before anything has been drawn or computed
-        first = self._batches.next(times, may_interrupt)
-        if self._may_weigh and (targets := self.num_targets(first)) is not None:
-            batches = [first, *(self._batches.next(times, may_interrupt) for _ in range(count - 1))]
-            counts = [targets, *(self.num_targets(batch) or 0 for batch in batches[1:])]
-            yield from zip(batches, target_weights(counts, self.device), strict=True)
-        else:
-            yield first, None
-        while True:
-            yield self._batches.next(times, False), None
+    def _first_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        loss, records = self.checked_forward(input)
+        self._has_checked_forward = True
+        if loss is not None and self.num_targets(input) is not None:
+            warn_of_rounding(loss, self._forward_name(), self.logger)
+        return loss, records
 
-    # -------------------------------------------------------------------------------------------------- between steps
-    def _boundary(self) -> None:
-        """The state is that of a completed step: the moment to save it, and to leave if a signal asks for that."""
+    def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+        """`forward`, and a check of what it returns."""
+        output = self.forward(input)
+        check_output(output, self._forward_name())
+        return output
+
+    def _forward_name(self) -> str:
+        return f"{type(self).__name__}.forward"
+
+    def _accumulate_for_closure(self) -> None:
+        """Accumulate; the optimizer (LBFGS) repeats it over the same batches, with the same random numbers."""
+        start, batches = rng_state(), list(islice(self._micro_batches(), self.gradient_accumulation_steps))
+
+        def mean_loss() -> torch.Tensor:
+            return sum_over_ranks(torch.stack(self.step_info["loss"]).mean()) / world_size()
+
+        def evaluate_again() -> torch.Tensor:
+            first, self.step_info = self.step_info, {**self.step_info, "loss": [], "records": []}
+            restore_rng(start)
+            self.strategy.zero_grad()
+            self._accumulate(iter(batches))
+            loss, self.step_info = mean_loss(), first
+            return loss
+
+        self._accumulate(iter(batches))
+        self.strategy.closure = mean_loss(), evaluate_again
+
+    # ------------------------------------------------------------------------- skipped updates and missing losses
+    def _after_update(self, was_skipped: bool) -> None:
+        """Step the scheduler, or count that the gradient was not finite; raise after too many of them in a row."""
         state = self.state
-        self._pause_is_due = self.pause_at is not None and self._must_pause()
-        stops = bool(self._stopping.signal(state))
-        everything = stops or self._pause_is_due or state.is_at_end() or state.needs_boundary
-        state.needs_boundary = False
-        calls = self._at_boundary.at(state.step, everything)
-        for call in calls:
-            call(self)
-        if (calls or stops) and (signum := self.stop_signal):  # a hook may have been interrupted
-            raise signals.Stop(signum)
-
-    def _must_pause(self) -> bool:
-        return self.pause_at is not None and self.state.step >= self.pause_at and not self.update_was_skipped()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether training ends at the present boundary because of `pause_at`, before its last step."""
-        return self._pause_is_due and not self.is_last_step
-
-    @property
-    def stop_signal(self) -> int:
-        """The signal on which training ends at this boundary, 0 for none; the same on all ranks."""
-        return self._stopping.signal(self.state)
-
-    def stop_at_this_boundary(self) -> None:
-        """End training here: a signal has interrupted something that the resumed run repeats, so no further step may be
-        made. All ranks must call it."""
-        self._stopping.stop_here(self.state)
+        if not was_skipped:
+            state.skipped_in_row = 0
+            if self.lr_scheduler is not None and not self._steps_by_metric:
+                self.lr_scheduler.step()
+            return
+        state.skipped_steps += 1
+        state.skipped_in_row = count = state.skipped_in_row + 1
+        if count.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
+            level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING  # how a scaler finds its scale
+            text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
+            self.logger.log(level, text, state.step, format_step(self.step_info), count)
+        if count > self.max_skipped_steps:
+            raise TrainingError(
+                f"The gradient was not finite in {count} steps in a row (max_skipped_steps={self.max_skipped_steps}); "
+                f"last: {format_step(self.step_info)}. {ADVICE}"
+            )
 
     def settle(self) -> None:
-        """Read whether the device skipped the last update, and step the scheduler if it did not. Called before each
-        update; it waits for the previous step only."""
-        if self._unsettled is not None:
-            flag, self._unsettled = self._unsettled, None
-            count_skipped(self) if flag.read() else self._updated()
-
-    def _updated(self) -> None:
-        self.state.skipped_in_row = 0
-        if self.lr_scheduler is not None and not self._steps_by_metric:
-            self.lr_scheduler.step()
+        """Read whether the device skipped the last update, and count it. It waits for the previous step only."""
+        if (flag := self._unsettled) is not None:
+            self._unsettled = None
+            self._after_update(flag.read())
 
     def update_was_skipped(self) -> bool:
         """Whether the last update was skipped, other than by a loss scaler that seeks its scale. The state may then be
@@ -294,18 +417,84 @@ class BaseTrainer(TrainerParts):
         is_finite = all(bool(loss.isfinite()) for loss in self.step_info.get("loss", ()))
         return bool(maximum(not is_finite))
 
+    def _count_retry(self) -> None:
+        """Count that the gradient of this attempt was not finite. The next attempt uses new batches."""
+        info, step, bound = self.step_info, self.state.step, self.max_non_finite_grad_retries or 0
+        count = info["non_finite_grad_retry_count"]
+        if count >= bound:
+            raise TrainingError(
+                f"Step {step}: the gradient is not finite after {count} of {bound} retries "
+                f"(max_non_finite_grad_retries); last: {format_step(info)}."
+            )
+        text = "Step %d: the gradient is not finite (%s); retry %d/%d with new batches."
+        self.logger.warning(text, step, format_step(info), count + 1, bound)
+        info["loss"], info["records"], info["non_finite_grad_retry_count"] = [], [], count + 1
+
+    # -------------------------------------------------------------------------------------------------- between steps
+    def _boundary(self) -> None:
+        """Run the between-step hooks (checkpointing), then leave if a signal was received."""
+        self._agree_on_signal()
+        self.is_paused = self.pause_at is not None and self._must_pause() and not self.is_last_step
+        for call in self._events["on_step_boundary"]:
+            call(self)
+        if self.stop_signal:
+            raise signals.Stop(self.stop_signal)
+
+    def _agree_on_signal(self) -> None:
+        """Agree with all ranks, once a boundary, on a signal. A run that has ended is completed, not stopped."""
+        if self._agreed_at != self.state.step:
+            self._agreed_at = self.state.step
+            signum = self._agreement.result(signals.received())
+            self.stop_signal = signum if signum and not self.is_last_step else 0
+
+    def stop_at_this_boundary(self) -> None:
+        """End training here: a signal has interrupted something that the resumed run repeats. All ranks call it."""
+        self._agree_on_signal()  # the exchange that the step has begun
+        self.stop_signal = maximum(signals.received())
+
+    def _must_pause(self) -> bool:
+        return self.pause_at is not None and self.state.step >= self.pause_at and not self.update_was_skipped()
+
     # ------------------------------------------------------------------------------------------------------ its state
     def state_dict(self) -> dict[str, Any]:
-        """`model`, `training_state`, and what hooks add, in memory. Tensors are complete under every wrapper."""
-        return states.state_dict(self, self.state_dict_options)
+        """`model`, `training_state`, and what hooks add, in memory. Tensors are full under every wrapper."""
+        return full_state(self, self.state_dict_options)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        states.load_state_dict(self, state, self.state_dict_options)
+        load_full_state(self, state, self.state_dict_options)
 
     def training_state(self) -> dict[str, Any]:
         """Counters, scheduler, scaler and data position: all but model, optimizer and hooks."""
         self.settle()
-        return states.training_state(self)
+        return self.state.counters() | {
+            "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
+            "grad_scaler": self.grad_scaler.state_dict(),
+            "data_loader": self._batches.position(),
+        }
 
     def load_training_state(self, saved: dict[str, Any]) -> None:
-        states.load_training_state(self, saved)
+        self.state.load_counters(saved)
+        load_schedule(self.lr_scheduler, saved["lr_scheduler"], self.state.step)
+        if saved["grad_scaler"]:
+            self.grad_scaler.load_state_dict(saved["grad_scaler"])
+        self._batches.load_position(saved.get("data_loader"), self.state)
+
+    @property
+    def source(self) -> Any:
+        return self._batches.source
+
+    @property
+    def samples(self) -> int | None:
+        """Samples consumed by all ranks, where the loader counts them."""
+        return getattr(self.data_loader, "samples", None)
+
+    @property
+    def mixed_precision(self) -> torch.dtype | None:
+        """What autocast computes in: torch.bfloat16, torch.float16 or None."""
+        return self.precision.dtype if self.precision.is_mixed else None
+
+    unwrap = staticmethod(unwrap)
+
+    @property
+    def unwrapped_model(self) -> nn.Module:
+        return unwrap(self.model)

@@ -55,7 +55,7 @@ def test_a_metric_that_the_first_evaluation_does_not_have_is_an_error(tmp_path: 
     trainer = Toy([metrics, hook], 9, tmp_path)
     with pytest.raises(ConfigError, match=r"metric=val/acc: is not logged; choose one of val/accuracy, val/loss\."):
         trainer.train()
-    assert trainer.step == 2
+    assert trainer.step == 3, "when the next step begins"
 
 
 @pytest.mark.parametrize("hook", [CheckpointingHook(1, best_metric="vall/acc"), EarlyStoppingHook(metric="vall/acc")])
@@ -63,7 +63,7 @@ def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
     trainer = Toy([LoggingHook(1), Values({2: {"loss": 1.0, "accuracy": 0.5}}), hook], 9, tmp_path)
     with pytest.raises(ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."):
         trainer.train()
-    assert trainer.step == 2
+    assert trainer.step == 3, "when the next step begins"
 
 
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])
@@ -75,7 +75,7 @@ def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path: Path
     trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
     with pytest.raises(ConfigError, match=rf"metric={metric}: is not logged; choose one of .*val/(loss|accuracy)"):
         trainer.train()
-    assert trainer.step == 2
+    assert trainer.step == 3, "when the next step begins"
 
 
 @pytest.mark.parametrize("make", STEERED, ids=["best", "stopping", "plateau"])

@@ -13,7 +13,7 @@ import torch
 from launcher import CheckpointingHook
 from launcher.hooks.base import TrainState
 from launcher.run import signals
-from launcher.train.batches import Batches
+from launcher.train.batches import Batches, weigh
 from support.toy import GOOD, Toy
 
 
@@ -70,3 +70,10 @@ def test_a_rewound_batch_is_not_counted(kind: str) -> None:
     batches.rewind()
     assert batches.source.state_dict() == positions[1] != positions[0]
     batches.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_factor_is_not_rounded_to_16_bits(dtype):
+    weight = torch.tensor(1 / 3, dtype=torch.float64)
+    weighed = weigh({"loss": torch.ones((), dtype=dtype)}, weight)["loss"]
+    assert weighed.item() == pytest.approx(1 / 3, rel=1e-7)

@@ -7,8 +7,6 @@ import pytest
 
 from launcher import BaseHook, BaseTrainer
 from launcher.errors import ConfigError
-from launcher.hooks.base import AT_LAST
-from launcher.train.events import Schedule
 from support.toy import Toy
 
 
@@ -56,67 +54,24 @@ def test_a_function_set_on_an_instance_is_called(tmp_path: Path) -> None:
     assert steps == [1, 2]
 
 
-class Rare(BaseHook):
-    def __init__(self, every, name="rare"):
-        self.every, self.name = every, name
+def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(tmp_path: Path) -> None:
+    calls: list[str] = []
 
-    def called_every(self, event):
-        return self.every
-
-    def on_after_step(self, trainer):
-        trainer.append(self.name)
-
-
-class Always(BaseHook):
-    def on_after_step(self, trainer):
-        trainer.append("always")
-
-
-class Derived(Rare):
-    def on_after_step(self, trainer):
-        trainer.append("derived")
-
-
-def called(schedule, step, is_end=False):
-    names = []
-    for call in schedule.at(step, everything=is_end):
-        call(names)
-    return names
-
-
-def test_a_hook_is_called_where_it_has_something_to_do():
-    schedule = Schedule([Rare(4, "four"), Always(), Rare(6, "six"), Rare(AT_LAST, "last")], "on_after_step")
-    assert [called(schedule, step) for step in (1, 2, 4, 6, 12)] == [
-        ["always"], ["always"], ["four", "always"], ["always", "six"], ["four", "always", "six"],
-    ]  # fmt: skip
-    assert called(schedule, 7, is_end=True) == called(schedule, 0) == ["four", "always", "six", "last"]
-
-
-def test_a_method_that_replaces_another_is_called_at_each_step():
-    replaced = Rare(10)
-    replaced.on_after_step = lambda trainer: trainer.append("function")
-    assert called(Schedule([Derived(10), replaced], "on_after_step"), 1) == ["derived", "function"]
-
-
-def test_a_hook_can_ask_for_the_next_boundary(tmp_path: Path) -> None:
-    class Last(BaseHook):
-        steps: list[int] = []
-
-        def called_every(self, event: str) -> int:
-            return AT_LAST
+    class Reads(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            calls.append(f"{trainer.step_info['max_memory']}")
 
         def on_step_boundary(self, trainer: Any) -> None:
-            self.steps.append(trainer.step)
-            if trainer.step == 3:
-                trainer.state.needs_boundary = True
+            calls.append("boundary")
 
-    class Asks(BaseHook):
+    class Adds(BaseHook):
+        runs_first = True
+
         def on_after_step(self, trainer: Any) -> None:
-            if trainer.step == 3:
-                trainer.state.needs_boundary = True
+            trainer.step_info["max_memory"] = trainer.step
 
-    Toy([Last(), Asks()], 6, tmp_path).train()
-    assert Last.steps == [3, 4, 6]
+    Toy([Reads(), Adds()], 3, tmp_path).train()
+    assert calls == ["1", "boundary", "2", "boundary", "3", "boundary"]
 
 
 class Misspelled(BaseHook):

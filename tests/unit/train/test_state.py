@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.optim import optimizers, schedulers
-from launcher.train.state import load_training_state, training_state
 from support.toy import GOOD, Toy
 
 
@@ -32,21 +31,21 @@ def test_all_of_it_is_restored(tmp_path: Path) -> None:
     trainer.state.skipped_steps, trainer.state.skipped_in_row = 5, 3
     trainer.lr_scheduler.last_epoch = 4
     trainer.grad_scaler.load_state_dict({**trainer.grad_scaler.state_dict(), "scale": 2.0})
-    saved = training_state(trainer)
+    saved = trainer.training_state()
     assert saved["data_loader"] is not None
     other = built(tmp_path)
-    assert training_state(other) != saved
-    load_training_state(other, saved)
-    assert training_state(other) == saved
+    assert other.training_state() != saved
+    other.load_training_state(saved)
+    assert other.training_state() == saved
 
 
 def test_a_state_of_an_older_version_counts_from_zero(tmp_path: Path) -> None:
     trainer = built(tmp_path, Toy)
-    fresh = training_state(trainer)
+    fresh = trainer.training_state()
     trainer.state.skipped_steps = trainer.state.skipped_in_row = trainer.state.epoch = 1
     trainer.state.stop_reason = "early stopping"
-    load_training_state(trainer, {"step": 0, "lr_scheduler": None, "grad_scaler": {}})
-    assert training_state(trainer) == fresh
+    trainer.load_training_state({"step": 0, "lr_scheduler": None, "grad_scaler": {}})
+    assert trainer.training_state() == fresh
 
 
 class Constant(Scaled):
@@ -58,10 +57,10 @@ class Constant(Scaled):
 def test_what_only_one_of_two_runs_has_is_not_loaded(tmp_path: Path, before: type[Toy], now: type[Toy]) -> None:
     """Another precision or schedule after a rollback."""
     trainer = built(tmp_path, now)
-    fresh = training_state(trainer)
-    load_training_state(trainer, training_state(built(tmp_path, before)))
+    fresh = trainer.training_state()
+    trainer.load_training_state(built(tmp_path, before).training_state())
     for key in ("grad_scaler", "lr_scheduler"):
-        assert training_state(trainer)[key] == fresh[key]
+        assert trainer.training_state()[key] == fresh[key]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,8 @@ def test_what_only_one_of_two_runs_has_is_not_loaded(tmp_path: Path, before: typ
 def test_a_lost_position_is_mentioned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, step: int, batches: Any, warning: str | None
 ) -> None:
-    saved = training_state(built(tmp_path, batches=[GOOD]))
-    load_training_state(built(tmp_path, batches=batches), saved | {"step": step})
+    saved = built(tmp_path, batches=[GOOD]).training_state()
+    built(tmp_path, batches=batches).load_training_state(saved | {"step": step})
     assert (warning in caplog.text) if warning else not caplog.text
 
 

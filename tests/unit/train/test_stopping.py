@@ -2,51 +2,93 @@
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launcher.hooks.base import TrainState
+from launcher import BaseHook
 from launcher.run import signals
-from launcher.run.ranks import Agreement
-from launcher.train.stopping import Stopping
+from support.toy import GOOD, Toy
 
 TERM = signal.SIGTERM
 
 
-@pytest.fixture
-def stopping() -> Stopping:
+def kill() -> None:
+    os.kill(os.getpid(), TERM)
+
+
+class Signals(BaseHook):
+    """Keeps `stop_signal` of each boundary; a signal comes in the given events."""
+
+    def __init__(self, *at: tuple[str, int]):
+        self.at, self.seen = at, []
+
+    def _note(self, event: str, trainer: Any) -> None:
+        if (event, trainer.step) in self.at:
+            kill()
+
+    def on_ready(self, trainer: Any) -> None:
+        self._note("ready", trainer)
+
+    def on_before_step(self, trainer: Any) -> None:
+        self._note("before_step", trainer)
+
+    def on_after_step(self, trainer: Any) -> None:
+        self._note("after_step", trainer)
+
+    def on_step_boundary(self, trainer: Any) -> None:
+        self.seen.append((trainer.step, trainer.stop_signal))
+        self._note("boundary", trainer)
+        self.seen.append((trainer.step, trainer.stop_signal))
+
+
+@pytest.mark.parametrize(
+    ("event", "step", "stopped_at"),
+    [
+        ("ready", 0, 0),
+        ("before_step", 3, 2),  # nothing of step 3 has been computed
+        ("after_step", 3, 3),
+        ("boundary", 3, 3),  # the hooks of this boundary agree on no signal; the wait for the next batch ends
+    ],
+)
+def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
+    tmp_path: Path, event: str, step: int, stopped_at: int
+) -> None:
     signals.install()
-    return Stopping(Agreement())
+    first, last = Signals((event, step)), Signals()
+    with pytest.raises(signals.Stop) as stop:
+        Toy([first, last], 9, tmp_path, [GOOD]).train()
+    assert stop.value.signum == TERM
+    assert first.seen == last.seen
+    assert first.seen[-2:] == [(stopped_at, TERM)] * 2
+    assert all(signum == 0 for _, signum in first.seen[:-2])
 
 
-def test_the_answer_at_a_boundary_does_not_change(stopping: Stopping) -> None:
-    """The hooks of one boundary would else disagree whether training ends."""
-    state = TrainState(max_steps=9, step=3)
-    assert stopping.signal(state) == 0
-    os.kill(os.getpid(), TERM)
-    assert stopping.signal(state) == 0
-    state.step = 4
-    assert stopping.signal(state) == TERM
+@pytest.mark.parametrize("reason", [None, "early stopping"])
+def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path: Path, reason: str | None) -> None:
+    class Ends(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            if reason and trainer.step == 3:
+                trainer.state.stop(reason)
+
+    signals.install()
+    hook = Signals(("after_step", 3))
+    Toy([Ends(), hook], 9 if reason else 3, tmp_path).train()
+    assert hook.seen[-2:] == [(3, 0)] * 2
 
 
-def test_a_boundary_without_a_step_is_asked_again(stopping: Stopping) -> None:
-    state = TrainState(max_steps=9)
-    assert stopping.signal(state) == 0
-    os.kill(os.getpid(), TERM)
-    stopping.ask_again()
-    assert stopping.signal(state) == TERM
-
-
-@pytest.mark.parametrize("end", [{"max_steps": 3}, {"max_steps": 9, "stop_reason": "early stopping"}])
-def test_a_run_that_has_ended_is_not_stopped(stopping: Stopping, end: dict) -> None:
-    os.kill(os.getpid(), TERM)
-    assert stopping.signal(TrainState(step=3, **end)) == 0
-
-
-def test_an_interrupted_last_step_is_repeated(stopping: Stopping) -> None:
+def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path: Path) -> None:
     """A signal came during the evaluation after the last step, so the run has not ended."""
-    state = TrainState(max_steps=3, step=3)
-    assert stopping.signal(state) == 0
-    os.kill(os.getpid(), TERM)
-    stopping.stop_here(state)
-    assert stopping.signal(state) == TERM
+
+    class Interrupted(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            if trainer.step == 3:
+                kill()
+                trainer.stop_at_this_boundary()
+
+    signals.install()
+    hook = Signals()
+    with pytest.raises(signals.Stop):
+        Toy([Interrupted(), hook], 3, tmp_path).train()
+    assert hook.seen[-2:] == [(3, TERM)] * 2

@@ -1,0 +1,32 @@
+"""A batch without a loss: whether a strategy can leave out its backward pass."""
+
+import warnings
+
+from launcher.errors import TrainingError
+from launcher.run.ranks import world_size
+from launcher.strategies.base import Strategy
+from launcher.strategies.weights import needs_backward
+
+
+class LossNoneWarning(UserWarning):
+    """`forward` returned no loss, under a wrapper that needs a backward pass after each forward pass."""
+
+
+def check_missing_loss(strategy: Strategy, step: int) -> None:
+    """
+    Raises:
+        TrainingError: the other ranks wait for this one's backward pass.
+    """
+    if world_size() > 1 and strategy.forward_is_collective:
+        raise TrainingError(
+            f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. Under strategy={strategy.name} the "
+            "ranks' forward and backward passes wait for each other, so each needs a loss for every batch: return a "
+            "loss multiplied by 0, or use strategy=ddp."
+        )
+    if needs_backward(strategy.model):
+        warnings.warn(
+            "The loss is None: no backward pass follows. Do not call the wrapped model's forward for such a batch; DDP "
+            "and FSDP expect each forward to be followed by a backward.",
+            LossNoneWarning,
+            stacklevel=2,
+        )
