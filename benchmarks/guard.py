@@ -11,8 +11,8 @@ import sys
 from benchmarks import callgrind, loop
 from benchmarks.measure import ROOT
 
-LIMITS = {"no hooks": 1.03, "default hooks": 1.06}
-"""Of the ratio."""
+LIMITS = {"no hooks": 1.03, "default hooks": 1.08}
+"""Of the ratio; three loops in one process differ by half a percent from three processes."""
 
 
 def count() -> None:
