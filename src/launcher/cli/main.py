@@ -23,7 +23,6 @@ from launcher.config.explain import explain, log_traceback, report, user_traceba
 from launcher.config.identity import fix_name
 from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.session import (
-    BASIC_SWEEPER,
     COMPOSITION_ERRORS,
     VERSION,
     first_line,
@@ -140,7 +139,7 @@ def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> Any:
     """The objective's value for a sweeper that needs it, else all metrics."""
     from launcher.runs.objective import job_value, objective_of
 
-    sweeper = HydraConfig.get().sweeper._target_ if _is_sweep() else BASIC_SWEEPER
+    sweeper = HydraConfig.get().runtime.choices["hydra/sweeper"] if _is_sweep() else None
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if (objective := objective_of(plain, sweeper)) is not None:
         return job_value(plain, objective)

@@ -22,8 +22,6 @@ from launcher.config.options import config_path
 
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
-BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-"""The class of `hydra/sweeper=basic`. Hydra has no public name for it, and shows only the class."""
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AssertionError)
 """What Hydra raises for a bad command line or a bad YAML file."""
 

@@ -6,29 +6,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.direction import best_index, direction, is_better
+from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.messages import hint
-from launcher.config.session import BASIC_SWEEPER
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.run.folder import RunFolder
 from launcher.run.history import Curve, History
 
-OWN_SWEEPERS = ("hydra_plugins.launcher_dispatch.", BASIC_SWEEPER)
-"""Hydra sweepers that ignore what a job returns."""
+OWN_SWEEPERS = (*GRID_SWEEPERS, "optuna")
+"""Options of `hydra/sweeper` that ignore what a job returns."""
 Which = Literal["best", "last"]
 
 
-def objective_of(config: dict[str, Any], sweeper: str) -> str | None:
+def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
     """The metric whose value a job returns; None: it returns all of its metrics.
 
     Args:
         config: the run's configuration.
-        sweeper: the class of Hydra's sweeper.
+        sweeper: the option of `hydra/sweeper`; None: no sweep.
     """
     if (metric := get(config, "job.objective")) is not None:
         return str(metric)
     monitored = get(config, "hooks.checkpointing.best_metric")
-    return None if sweeper.startswith(OWN_SWEEPERS) or monitored is None else str(monitored)
+    return None if sweeper in (None, *OWN_SWEEPERS) or monitored is None else str(monitored)
 
 
 def job_value(config: dict[str, Any], metric: str) -> float:

@@ -117,6 +117,9 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
     assert len(started) == 2
     for config in started:
         folder = RunFolder(config.run.dir).create()
+        checkpoint = folder.checkpoints / "step-00000001"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").write_text("{}")
         record = RunRecord(folder)
         record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
         record.data["checkpoint"] = 1

@@ -10,9 +10,6 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.runs.objective import job_value, objective_of
 
-AX = "hydra_plugins.hydra_ax_sweeper.ax_sweeper.AxSweeper"
-GRID = "hydra_plugins.launcher_dispatch.GridSweeper"
-
 
 def config(folder: Path, **keys: Any) -> dict[str, Any]:
     hooks = {"checkpointing": {"best_metric": "val/loss", "best_mode": "auto"}}
@@ -22,13 +19,17 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("keys", "sweeper", "objective"),
     [
-        ({}, AX, "val/loss"),
-        ({}, GRID, None),
-        ({"objective": "val/accuracy"}, GRID, "val/accuracy"),
-        ({"objective": "val/accuracy"}, AX, "val/accuracy"),
+        ({}, "ax", "val/loss"),
+        ({}, "grid", None),
+        ({}, "basic", None),
+        ({}, None, None),
+        ({"objective": "val/accuracy"}, "grid", "val/accuracy"),
+        ({"objective": "val/accuracy"}, "ax", "val/accuracy"),
     ],
 )
-def test_a_sweeper_that_looks_at_it_gets_one_metric(tmp_path: Path, keys: Any, sweeper: str, objective: str) -> None:
+def test_a_sweeper_that_looks_at_it_gets_one_metric(
+    tmp_path: Path, keys: Any, sweeper: str | None, objective: str
+) -> None:
     assert objective_of(config(tmp_path, **keys), sweeper) == objective
 
 
