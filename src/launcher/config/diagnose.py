@@ -227,7 +227,10 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             return _unknown_key(override, config) if not path else _unknown_part(override, path, part, node)
     if override.is_delete():
         return "its value is null, and Hydra deletes only keys with a value."
-    return first_line(error.__cause__ or error)
+    cause = error.__cause__ or error
+    if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
+        return f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an option of your own."
+    return first_line(cause)
 
 
 def _select(config: DictConfig, path: str) -> Any:

@@ -28,6 +28,9 @@ MISTAKES = {
     "scheduler=none": ["scheduler=none: no option none; to remove the group, write ~scheduler."],
     "tracker=off": ["tracker=off: no option off; to remove the group, write ~tracker."],
     "hooks=[none]": ["hooks=[none]: no option none; to remove the group, write ~hooks."],
+    "scheduler={step_size:3} model=mlp data=digits": [
+        "scheduler={step_size:3}: scheduler has no key step_size; set it alone with +scheduler.step_size=..., or make",
+    ],
     "optimizer=none": ["optimizer=none: no option none; optimizer has"],
     "model=supervised data=parquet": [
         "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet describes it",
