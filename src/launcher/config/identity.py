@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from launcher.config.command import for_json
 from launcher.config.length import default_steps
 from launcher.config.messages import show
+from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored
-from launcher.config.tree import is_interpolation, leaves, mapped, walk
+from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.run.files import expanded
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launcher.name", "${launcher.path")
@@ -32,9 +34,6 @@ HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_withou
 
 HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""
-
-MEASURED_BY = {"val/": "hooks.evaluation", "train/": "hooks.logging"}
-"""The hooks that measure metrics, by prefix. A part whose `metric` steers training makes that hook count too."""
 
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Of an id, and how an id is written that is a hash."""
@@ -99,9 +98,11 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
     """The hooks that measure a metric by which a counted part steers training, as early stopping by `val/loss`."""
-    paths = [path for path, _ in walk(tree) if path.endswith(".metric")]
-    metrics = [str(OmegaConf.select(config, path)) for path in paths]
-    return {hook for metric in metrics for prefix, hook in MEASURED_BY.items() if metric.startswith(prefix)}
+    nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
+    if isinstance(tree.get("scheduler"), dict) and OmegaConf.select(config, "scheduler.metric") is not None:
+        nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
+    select = partial(OmegaConf.select, config)
+    return {f"hooks.{other}" for path, node in nodes.items() for other in measuring(path, node, select)}
 
 
 def _content(file: Path) -> Any:

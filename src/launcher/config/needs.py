@@ -1,6 +1,6 @@
 """Hooks that have no effect without another hook, which their class names in `needs`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -81,6 +81,21 @@ def needs(node: Node) -> Iterator[tuple[str, str]]:
         text = show(node.get(name, default)).strip("'")
         if fnmatchcase(text, pattern):
             yield f"{name}={text}", other
+
+
+def measuring(path: str, node: Node, value: Callable[[str], Any]) -> Iterator[str]:
+    """The names of the hooks that measure the metrics by which a hook steers training.
+
+    Args:
+        node: the hook's settings, interpolations as written.
+        value: resolves a dotted key.
+    """
+    try:
+        keys = attribute(node["_target_"], "steered_by") or ()
+    except NotFound:  # it is reported
+        return
+    settings = node | {key: value(f"{path}.{key}") for key in keys if key in node}
+    yield from (other for setting, other in needs(settings) if setting.partition("=")[0] in keys)
 
 
 def _with(hooks: dict[str, Node], other: str) -> list[str]:

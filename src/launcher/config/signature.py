@@ -81,6 +81,7 @@ def signature(target: str) -> Signature | None:
         return None
 
 
+@cache
 def attribute(target: str, name: str) -> Any:
     """The value of a class's attribute, its own or inherited, if it is a literal; else None.
 

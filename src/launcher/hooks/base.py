@@ -178,6 +178,9 @@ class BaseHook:
     needs: ClassVar[dict[str, str]] = {}
     """Hooks without which this one has no effect, by the setting that makes it need them: `{"metric=val/*":
     "evaluation"}`. A configuration without them is rejected. It is read from the source, so it is written out here."""
+    steered_by: ClassVar[tuple[str, ...]] = ()
+    """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that measures such a
+    metric, by `needs`, belongs to the identity of the run. It is read from the source, too."""
     runs_first: ClassVar[bool] = False
     """Whether this hook is called before the others, because they read what it adds to `trainer.step_info`."""
 

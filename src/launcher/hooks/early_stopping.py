@@ -19,6 +19,7 @@ class EarlyStoppingHook(BaseHook):
     """
 
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
+    steered_by: ClassVar = ("metric",)
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ class MetricScheduleHook(BaseHook):
     """
 
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
+    steered_by: ClassVar = ("metric",)
 
     def __init__(self, metric: Best):
         self.metric = metric

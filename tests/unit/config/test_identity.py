@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compose import compose
 from launcher.config.identity import drift, identity, run_id
+from launcher.hooks.base import BaseHook
+from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import composed
 from support.paths import ROOT
 
@@ -94,6 +96,29 @@ def test_what_measures_a_metric_that_steers_counts(override: str, metric: str) -
     steered = (STOPPING, f"hooks.early_stopping.metric={metric}")
     assert id_of(*steered, override) != id_of(*steered)
     assert id_of(STOPPING, "hooks.progress.interval=7") == id_of(STOPPING)
+
+
+def test_a_schedule_that_follows_a_metric_makes_what_measures_it_count() -> None:
+    plateau = ("scheduler=plateau",)
+    assert id_of(*plateau, "hooks.evaluation.interval=7") != id_of(*plateau)
+    assert id_of(*plateau, "hooks.logging.interval=7") == id_of(*plateau)
+
+
+class Patient(EarlyStoppingHook):
+    """A hook of a user's own that steers, as the class that it extends does."""
+
+
+@pytest.mark.parametrize(("target", "steers"), [("Patient", True), ("Watching", False)])
+def test_a_hook_says_itself_whether_a_metric_steers_training(target: str, steers: bool) -> None:
+    """Not the spelling of a key: a model with a parameter `metric`, or a hook that only watches one, steers nothing."""
+    own = (f"+hooks.own._target_={__name__}.{target}", "+model.metric=val/loss")
+    changed = id_of(*own, "hooks.evaluation.interval=7") != id_of(*own)
+    assert changed == steers
+
+
+class Watching(BaseHook):
+    def __init__(self, metric: str = "val/loss"):
+        self.metric = metric
 
 
 def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
