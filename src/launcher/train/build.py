@@ -4,6 +4,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -95,11 +96,7 @@ def build_trainer(
             fork=_fork(config, run),
         ),
         precision=precision,
-        max_steps=settings.max_steps if to_train else 1,
-        max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
-        max_skipped_steps=settings.max_skipped_steps,
-        max_none_losses=settings.max_none_losses,
-        pause_at=settings.pause_at,
+        settings=settings if to_train else replace(settings, max_steps=1),
         workspace=folder.path,
         logger=logger,
     )

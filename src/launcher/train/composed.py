@@ -1,11 +1,14 @@
 """The trainer that `build.py` makes of a configuration."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from launcher.config.sections import TrainerSettings
 from launcher.hooks.base import BaseHook, Records, RunContext
 from launcher.optim.precision import Precision
 from launcher.strategies.base import Strategy
@@ -24,7 +27,8 @@ class Trainer(BaseTrainer):
         hooks: called in this order.
         context: what hooks may know of the run.
         precision: the number format.
-        settings: further arguments of `BaseTrainer`.
+        settings: `trainer` of the configuration.
+        workspace: the folder for the hooks' files.
     """
 
     def __init__(
@@ -38,15 +42,23 @@ class Trainer(BaseTrainer):
         hooks: Sequence[BaseHook],
         context: RunContext,
         precision: Precision,
-        **settings: Any,
+        settings: TrainerSettings,
+        workspace: Path,
+        logger: logging.Logger,
     ):
-        plan = strategy.plan
+        assert settings.max_steps is not None, "the steps of max_epochs are computed before the trainer is made"
         super().__init__(
+            max_steps=settings.max_steps,
+            grad_clip=strategy.plan.max_grad_norm,
+            max_non_finite_grad_retries=settings.max_non_finite_grad_retries,
+            gradient_accumulation_steps=strategy.plan.grad_accum_steps,
+            workspace=workspace,
             device=strategy.device,
-            grad_clip=plan.max_grad_norm,
-            gradient_accumulation_steps=plan.grad_accum_steps,
-            no_sync_accumulate=plan.no_sync_accumulate,
-            **settings,
+            no_sync_accumulate=settings.no_sync_accumulate,
+            logger=logger,
+            max_skipped_steps=settings.max_skipped_steps,
+            max_none_losses=settings.max_none_losses,
+            pause_at=settings.pause_at,
         )
         self.precision, self.context = precision, context
         self._strategy, self._loader, self._hooks = strategy, data_loader, hooks
