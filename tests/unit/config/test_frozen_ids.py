@@ -1,0 +1,59 @@
+"""Ids stay what they are: a command of next year finds the runs of today."""
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from launcher.config.identity import run_id
+from launcher.config.resolve import escaped
+from launcher.run.record_format import IDENTITY_VERSION
+from support.paths import ROOT
+
+FROZEN = yaml.safe_load((ROOT / "tests" / "unit" / "config" / "frozen_ids.yaml").read_text(encoding="utf-8"))
+
+
+def id_of(config: dict[str, Any]) -> str:
+    return run_id(OmegaConf.merge(OmegaConf.create(FROZEN["base"]), OmegaConf.create(config)))  # type: ignore[arg-type]
+
+
+def test_the_frozen_ids_are_those_of_this_version() -> None:
+    assert FROZEN["version"] == IDENTITY_VERSION and len(FROZEN["cases"]) == 40
+
+
+@pytest.mark.parametrize("case", FROZEN["cases"], ids=lambda case: case["what"])
+def test_an_id_changes_only_with_the_version_of_the_identity(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROZEN_ROOT", "/data/set")
+    assert id_of(case["config"]) == case["id"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", min_size=1, max_size=2), inner, max_size=3)
+    ),
+)
+
+
+def normal(value: Any) -> Any:
+    """A value with its type, whole floats as integers: what counts of it."""
+    if isinstance(value, dict):
+        return sorted((key, normal(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return ["list", *map(normal, value)]
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    return [type(value).__name__, repr(value)]
+
+
+@given(one=VALUES, other=VALUES)
+def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
+    first, second = ({"own": escaped(value)} for value in (one, other))
+    assert id_of(first) == id_of(first)
+    assert (id_of(first) == id_of(second)) == (normal(one) == normal(other))
