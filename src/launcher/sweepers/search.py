@@ -269,7 +269,7 @@ class Search:
         elif code == CANCELLED:
             self.store.decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
-        elif code > 128:
+        elif code > 128 or -code in signals.HANDLED:  # negative: it came before the trial could handle it
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
             refusal = self.runner.why(trial.number, code)

@@ -11,6 +11,7 @@ from optuna.distributions import CategoricalDistribution
 
 from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
+from launcher.run import signals
 from launcher.runs.stored_run import StoredRun
 from launcher.sweepers.search import Search
 from launcher.sweepers.trials import best_of
@@ -175,6 +176,17 @@ def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path)
     assert [trial.status(study.settings) for trial in study.trials] == ["completed", "failed", "completed", "completed"]
     assert "trial 1: failed: a toy breaks; it is started again" in study.lines
     assert "trial 1: failed: a toy breaks" in study.lines
+
+
+@pytest.mark.parametrize("code", [*(128 + each for each in signals.HANDLED), *(-each for each in signals.HANDLED)])
+def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path: Path, code: int) -> None:
+    """A negative code: the signal came while the trial's process was starting, as Ctrl-C may."""
+    runner = ToyRunner(tmp_path, breaks=lambda number, start: code if start < 4 else 0)
+    study = search(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.2}])
+    study.run()
+    assert (runner.starts, study.trials[0].failures) == ([0] * 4, 0)
+    assert statuses(study) == {"completed": 1}
+    assert sum("was stopped by a signal at step" in line for line in study.lines) == 3
 
 
 def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None:
