@@ -81,7 +81,9 @@ class BaseTrainer(HookCaller):
         max_none_losses: NonNegativeInt = 100,
         pause_at: NonNegativeInt | None = None,
     ):
-        check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
+        # `super()` adds `__class__` to the names of this function.
+        given = {name: value for name, value in locals().items() if name != "__class__"}
+        check_bounds(type(self).__name__, BaseTrainer.__init__, (), given)
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
         super().__init__(TrainState(max_steps), logger or logging.getLogger("trainer"))
