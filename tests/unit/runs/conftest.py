@@ -23,13 +23,26 @@ def make_run(outputs):
     """Makes run folders as training leaves them: record, lock, Hydra's files."""
     started = iter(range(1_800_000_000, 1_900_000_000, 60))
 
-    def make(name, id, *, config=None, choices=None, overrides=(), state="completed", step=10, loss=None, best=None):
+    def make(
+        name,
+        id,
+        *,
+        config=None,
+        choices=None,
+        overrides=(),
+        state="completed",
+        step=10,
+        loss=None,
+        best=None,
+        identity=None,
+    ):
         folder = RunFolder(outputs / name / id).create()
         now = float(next(started))
         record = RunRecord(folder, clock=lambda: now, timer=lambda: now)
         record.data["name"] = name
         hydra = {"overrides": {"task": list(overrides)}, "runtime": {"choices": choices or {}}}
         command = command_record(config or {}, hydra)
+        command["identity"] = identity
         record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none", command=command)
         record.progress(step, loss=loss, best=best, force=True)
         if state in ("completed", "preempted", "failed"):

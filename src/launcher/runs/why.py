@@ -1,0 +1,49 @@
+"""Say why two commands made two runs: the keys in which their identities differ."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from launcher.config.messages import as_typed
+from launcher.config.tree import flat
+from launcher.errors import ConfigError
+from launcher.run.record_format import read_record
+from launcher.runs.compare import table
+from launcher.runs.differences import varying
+from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.page import Page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if len(arguments.runs) != 2:
+        raise ConfigError("give two runs: why RUN RUN.")
+    runs = [find_run(word, arguments.outputs) for word in arguments.runs]
+    identities = [identity_of(each.folder.record_path, each.label) for each in runs]
+    keys = sorted(varying(identities))
+    page = Page()
+    if not keys:
+        page.print(Text("Their identities are equal: one of them was named by run.id=..., or its folder was copied."))
+        return 0
+    rows = {key: [as_typed(each[key]) if key in each else None for each in identities] for key in keys}
+    page.print(table("identity", rows, [each.label for each in runs]))
+    return 0
+
+
+def identity_of(path: Path, label: str) -> dict[str, Any]:
+    """
+    Raises:
+        ConfigError: it is not stored, or cannot be read.
+    """
+    try:
+        identity = read_record(path).get("identity")
+    except (OSError, ValueError):
+        identity = None
+    if identity is None:
+        raise ConfigError(f"'{label}': run.json has no identity, so it is not known what the run is named by.")
+    return flat(identity)
