@@ -16,10 +16,10 @@ from hydra.types import RunMode
 from launcher.cli.sweep import check_jobs
 from launcher.config.command import command_record
 from launcher.config.compose import compose
+from launcher.config.identity import fix_name
 from launcher.config.plain import to_plain
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
-from launcher.config.tree import of_the_run
 from launcher.run.folder import RunFolder
 from launcher.run.metrics import summary
 from launcher.run.provenance import VERSIONED, code_state
@@ -67,6 +67,7 @@ def dump(value: Any) -> str:
 def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     data = "digits" if model == "mlp" else "synthetic"
     config = compose([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
+    fix_name(config)
     return validate(config), to_plain(config.hydra)
 
 
@@ -93,7 +94,7 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
         "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
         "forked_from": None, "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
-    } | command_record(of_the_run(config), hydra)  # fmt: skip
+    } | command_record(config, hydra)  # fmt: skip
     folder.record_path.write_text(json.dumps(record, indent=2) + "\n")
 
 
