@@ -81,12 +81,11 @@ class BaseTrainer(HookCaller):
         max_none_losses: NonNegativeInt = 100,
         pause_at: NonNegativeInt | None = None,
     ):
-        # `super()` adds `__class__` to the names of this function.
-        given = {name: value for name, value in locals().items() if name != "__class__"}
-        check_bounds(type(self).__name__, BaseTrainer.__init__, (), given)
+        check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
         if mixed_precision not in (None, "bf16", "fp16"):
             raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
-        super().__init__(TrainState(max_steps), logger or logging.getLogger("trainer"))
+        # Not super(), which would be one of the names above.
+        HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
         self.gradient_accumulation_steps, self.no_sync_accumulate = gradient_accumulation_steps or 1, no_sync_accumulate
         self.max_skipped_steps, self.max_none_losses = max_skipped_steps, max_none_losses
@@ -305,8 +304,7 @@ class BaseTrainer(HookCaller):
             self._accumulate_for_closure()
         else:
             self._accumulate(self._micro_batches())
-        if self._unsettled is not None:
-            self.settle()
+        self.settle()
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.received())
         return self.strategy.step()

@@ -323,3 +323,9 @@ def test_a_paused_trainer_trains_on() -> None:
     trainer.pause_at = None
     trainer.train()
     assert not trainer.is_paused and trainer.step == 4
+
+
+@pytest.mark.parametrize("name", ["max_steps", "grad_clip", "max_skipped_steps", "pause_at"])
+def test_an_argument_out_of_bounds_is_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^BaseTrainer: {name}=-1: should be"):
+        BaseTrainer(**{"max_steps": 1, name: -1})
