@@ -43,7 +43,10 @@ optimizer.step()
 if kind != "none":
     torch.distributed.destroy_process_group()
 """
-RUN = ["model=mlp", "data=digits", "trainer.max_steps=1", "hooks=[]", "device=cpu"]
+SMALL = ["model=mlp", "data=digits", "trainer.max_steps=1", "device=cpu"]
+RUN = [*SMALL, "hooks=[]"]
+# A run without checkpoints is never complete.
+SAVED = [*SMALL, "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null"]
 LAUNCHER, RUNS = ["-m", "launcher"], ["-m", "launcher.runs"]
 
 
@@ -81,7 +84,7 @@ def first_step(kind: str) -> Callable[[bool], float]:
     return of(*LAUNCHER, *RUN, f"strategy={kind}", "dispatch.nproc=1")
 
 
-SWEEP = [*LAUNCHER, "-m", *RUN, "seed=1,2"]
+SWEEP = [*LAUNCHER, "-m", *SAVED, "seed=1,2"]
 BENCHMARKS = [
     Benchmark(
         "commands",
@@ -90,7 +93,7 @@ BENCHMARKS = [
         {
             "a minimal Hydra program": partial(program, HYDRA, ""),
             "a configuration error": of(*LAUNCHER, "optimizer.lrr=1", code=2),
-            "a run that is complete": of(*LAUNCHER, *RUN, first=[*LAUNCHER, *RUN]),
+            "a run that is complete": of(*LAUNCHER, *SAVED, first=[*LAUNCHER, *SAVED]),
             "a sweep that is complete": of(*SWEEP, first=SWEEP),
             "runs": of(*RUNS),
             "runs --help": of(*RUNS, "--help"),
