@@ -41,7 +41,7 @@ from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.hooks.base import BaseHook
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.native import NativeStrategy
 
 WIDTH = 1024

@@ -18,7 +18,7 @@ LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num
 def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none") -> Any:
     """A trainer as `python -m launcher` builds it, and its temporary folder."""
     from launcher.config.compose import compose
-    from launcher.run.folder import RunFolder
+    from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 
     folder = tempfile.TemporaryDirectory()

@@ -79,7 +79,7 @@ def now(device: str) -> float:
 
 def composed(shape: Shape, device: str, steps: int, folder: str, hooks: list[str]) -> Any:
     from launcher.config.compose import compose
-    from launcher.run.folder import RunFolder
+    from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 
     config = compose(

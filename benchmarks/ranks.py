@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
-from launcher.run import ranks, signals
+from launcher.process import ranks, signals
 
 LAST_STEP, SIGNAL_AT, AGREEMENTS = 1000, 5, 50
 

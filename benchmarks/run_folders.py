@@ -20,10 +20,10 @@ from launcher.config.identity import fix_name
 from launcher.config.plain import to_plain
 from launcher.config.schema import validate
 from launcher.config.session import loader, session
-from launcher.run.folder import RunFolder
-from launcher.run.metrics import summary
-from launcher.run.provenance import VERSIONED, code_state
-from launcher.run.record_format import Attempt, iso
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.metrics import summary
+from launcher.rundir.provenance import VERSIONED, code_state
+from launcher.rundir.record_format import Attempt, iso
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MODELS = ("mlp", "gpt")

@@ -20,10 +20,10 @@ from pathlib import Path
 import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from launcher.run.history import Curve
-from launcher.sweepers.settings import Settings
-from launcher.sweepers.trial_store import TrialStore
-from launcher.sweepers.trials import Trial
+from launcher.rundir.history import Curve
+from launcher.search.settings import Settings
+from launcher.search.trial_store import TrialStore
+from launcher.search.trials import Trial
 
 OTHER = 1000
 FIXED = ("model=mlp", "model.hidden_dim=64", "data=digits", "device=cpu", "hooks.evaluation.interval=20")

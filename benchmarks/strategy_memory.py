@@ -61,7 +61,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     from launcher.config.compose import compose
     from launcher.hooks.base import BaseHook
-    from launcher.run.folder import RunFolder
+    from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 
     class Gradients(BaseHook):

@@ -81,9 +81,9 @@ def study(what: str, count: int, quick: bool) -> float:
     from optuna.distributions import FloatDistribution
 
     from benchmarks.run_folders import make
-    from launcher.sweepers.search import Search
-    from launcher.sweepers.settings import Settings
-    from launcher.sweepers.trials import Trial
+    from launcher.search.search import Search
+    from launcher.search.settings import Settings
+    from launcher.search.trials import Trial
 
     count = count // 50 if quick else count
     settings = Settings(("val/loss",), ("minimize",), n_trials=count)

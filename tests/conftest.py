@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from launcher.run import deadline, signals
+from launcher.process import deadline, signals
 from support.paths import TESTS
 
 # Started in the background or by nohup, these are ignored, and they would be so in the runs under test.

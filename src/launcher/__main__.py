@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 
-from launcher.run import collector, signals
-from launcher.run.logs import prepare_output
+from launcher.process import collector, signals
+from launcher.rundir.logs import prepare_output
 
 
 def main() -> None:

@@ -6,11 +6,11 @@ join(device)
 leave()
 """
 
-from launcher.run.ranks import Ranks as Ranks
-from launcher.run.ranks import all_gather as all_gather
-from launcher.run.ranks import broadcast as broadcast
-from launcher.run.ranks import join as join
-from launcher.run.ranks import leave as leave
-from launcher.run.ranks import on_main as on_main
-from launcher.run.ranks import rank as rank
-from launcher.run.ranks import world_size as world_size
+from launcher.process.ranks import Ranks as Ranks
+from launcher.process.ranks import all_gather as all_gather
+from launcher.process.ranks import broadcast as broadcast
+from launcher.process.ranks import join as join
+from launcher.process.ranks import leave as leave
+from launcher.process.ranks import on_main as on_main
+from launcher.process.ranks import rank as rank
+from launcher.process.ranks import world_size as world_size

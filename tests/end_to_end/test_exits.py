@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run.record_format import read_record
+from launcher.rundir.record_format import read_record
 from support.runner import launch, record
 
 RUN = (

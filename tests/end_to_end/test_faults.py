@@ -15,7 +15,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver
 from launcher.checkpoint.store import CheckpointStore
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from support import python
 from support.paths import SUPPORT
 from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, steps, stop_at

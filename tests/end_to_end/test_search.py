@@ -12,8 +12,8 @@ import optuna
 import pytest
 import yaml
 
-from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held
 from launcher.runs.stored_study import backend, params_of
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
@@ -24,7 +24,7 @@ FIXED = (
     "hooks.checkpointing.interval=5",
 )  # fmt: skip
 SEARCH = ("hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "hpo.pruner=asha", "hpo.n_trials=4")
-CHILD = "launcher.sweepers.trial"
+CHILD = "launcher.search.trial"
 
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:

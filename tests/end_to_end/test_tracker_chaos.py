@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run.holder import read_holder
+from launcher.rundir.holder import read_holder
 from support import python
 from support.mlflow_database import copy_database
 from support.runner import ENVIRONMENT, record, run_folder

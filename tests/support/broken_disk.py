@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import BaseHook
 from launcher.checkpoint.store import CheckpointStore
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 
 
 class BrokenDisk(BaseHook):

@@ -23,7 +23,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 
 CALLS = ("open", "pwrite", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir")
 

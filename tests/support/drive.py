@@ -27,8 +27,8 @@ from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.state import hook_pieces, hook_tensors
 from launcher.hooks.watchdog import WatchdogHook
-from launcher.run import ranks, signals
-from launcher.run.folder import RunFolder
+from launcher.process import ranks, signals
+from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer

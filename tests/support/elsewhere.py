@@ -4,7 +4,7 @@ import socket
 import sys
 
 from launcher.__main__ import main
-from launcher.run.lock import RunLock
+from launcher.rundir.lock import RunLock
 
 if __name__ == "__main__":
     host = sys.argv.pop(1)

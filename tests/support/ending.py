@@ -17,9 +17,9 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from launcher.jobs.attempt import AttemptLog
-from launcher.run import deadline, signals
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.process import deadline, signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 

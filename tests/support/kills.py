@@ -25,7 +25,7 @@ from launcher import BaseTrainer, CheckpointingHook
 from launcher.data.loader import ResumableLoader
 from launcher.hooks.base import BaseHook
 from launcher.hooks.jsonl import JsonlHook
-from launcher.run.rng import seed_all
+from launcher.process.rng import seed_all
 
 INTERVAL, STEPS, KILLS = 7, 60, 200
 

@@ -8,7 +8,7 @@ from support import python
 
 PACKAGE = '''
 from launcher.errors import ConfigError
-from launcher.run.signals import Stop
+from launcher.process.signals import Stop
 from launcher.types import PositiveInt
 
 

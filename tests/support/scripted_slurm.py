@@ -12,7 +12,7 @@ from time import localtime, strftime, time
 
 import pytest
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from support.paths import TESTS

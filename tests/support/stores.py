@@ -11,7 +11,7 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 
 
 def payload(step: int, value: float = 0.0, best_step: int | None = None, size: int = 4) -> Payload:

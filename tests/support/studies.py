@@ -5,10 +5,10 @@ from pathlib import Path
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from launcher.run.folder import RunFolder
-from launcher.sweepers.settings import Settings
-from launcher.sweepers.trial_store import TrialStore
-from launcher.sweepers.trials import Trial
+from launcher.rundir.folder import RunFolder
+from launcher.search.settings import Settings
+from launcher.search.trial_store import TrialStore
+from launcher.search.trials import Trial
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.slurm.submission import FROZEN, JobNote
 
 

@@ -10,11 +10,11 @@ from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep import SweepJob
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
-from launcher.sweepers.rungs import rungs_of
-from launcher.sweepers.search import Search
-from launcher.sweepers.settings import Settings
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
+from launcher.search.rungs import rungs_of
+from launcher.search.search import Search
+from launcher.search.settings import Settings
 
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 MAX_STEPS, EVERY = 90, 10

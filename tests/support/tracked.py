@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.command import command_record
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 from launcher.trackers.base import TrackedRun, Tracker
 
 

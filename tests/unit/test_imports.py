@@ -18,7 +18,7 @@ SRC = ROOT / "src"
 ORDER = [
     {"hydra_plugins"},
     {"__main__"},
-    {"sweepers"},
+    {"search"},
     {"cli"},
     {"dispatch"},
     {"runs"},
@@ -33,7 +33,8 @@ ORDER = [
     {"models", "optim"},
     {"slurm"},
     {"config"},
-    {"run"},
+    {"rundir"},
+    {"process"},
     {"errors", "types"},
 ]
 # What a process starts with is at the top, wherever its file is.
@@ -67,14 +68,14 @@ TORCH_FREE = [
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
     *("jobs.complete", "jobs.train"),
     *(
-        "run.deadline",
-        "run.folder",
-        "run.lock",
-        "run.logs",
-        "run.process",
-        "run.provenance",
-        "run.record",
-        "run.signals",
+        "process.deadline",
+        "rundir.folder",
+        "rundir.lock",
+        "rundir.logs",
+        "process.identity",
+        "rundir.provenance",
+        "rundir.record",
+        "process.signals",
     ),
 ]
 

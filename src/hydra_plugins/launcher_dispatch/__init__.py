@@ -123,7 +123,7 @@ class GridSweeper(Sweeper):
 
 
 class OptunaSweeper(Sweeper):
-    """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.sweepers`."""
+    """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.search`."""
 
     def __init__(self) -> None:
         self.config: DictConfig | None = None
@@ -140,7 +140,7 @@ class OptunaSweeper(Sweeper):
             import optuna  # noqa: F401
         except ImportError as error:
             raise ConfigError("hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'.") from error
-        from launcher.sweepers.entry import sweep
+        from launcher.search.entry import sweep
 
         setup_globals()
         sweep(self.loader, self.config, arguments)

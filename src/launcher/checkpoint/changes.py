@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
-from launcher.run.sources import imported_sources
+from launcher.rundir.sources import imported_sources
 
 OF_THE_ATTEMPT = ("trainer.pause_at", "run.resume", "hooks.checkpointing.load")
 """Keys that configure one attempt, not the run."""

@@ -8,7 +8,7 @@ import torch
 
 from launcher.checkpoint.shards import as_bytes
 from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.run.history import is_measured
+from launcher.rundir.history import is_measured
 
 OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
 """Ends of the names of values that say how far to train, and do not change the numbers."""

@@ -6,7 +6,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
 from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 
 def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool = True) -> Path:

@@ -12,8 +12,8 @@ from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, veri
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore, step_name
 from launcher.errors import ConfigError
-from launcher.run.files import fsync_file
-from launcher.run.folder import STEP, run_name
+from launcher.rundir.files import fsync_file
+from launcher.rundir.folder import STEP, run_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}

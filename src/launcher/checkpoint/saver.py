@@ -18,8 +18,8 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.tree import encode
 from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
-from launcher.run.deadline import progress
-from launcher.run.ranks import Ranks, maximum, world_size
+from launcher.process.deadline import progress
+from launcher.process.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import ShardSpec, Snapshot
 
 POLL = 1.0

@@ -14,8 +14,8 @@ from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
-from launcher.run.files import fsync_folder
-from launcher.run.folder import STEP, checkpoint_steps
+from launcher.rundir.files import fsync_folder
+from launcher.rundir.folder import STEP, checkpoint_steps
 
 LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"

@@ -12,7 +12,7 @@ import yaml
 from launcher.cli.help import folders_of
 from launcher.config.options import groups, main_folder
 from launcher.config.reference import Key, group_options, top_keys
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 SHELLS = ("bash", "zsh")
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--run", "--config-dir",

@@ -31,10 +31,10 @@ from launcher.config.session import (
     session,
 )
 from launcher.errors import ConfigError, TrainingError
-from launcher.run import collector
-from launcher.run.files import expanded
-from launcher.run.folder import RunFolder
-from launcher.run.logs import ending_with_reader
+from launcher.process import collector
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import ending_with_reader
 
 BAD_COMMAND = 2
 
@@ -152,7 +152,7 @@ def _is_sweep() -> bool:
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
     """The newest metrics of a run that was already complete: a repeated sweep returns the same as the first."""
-    from launcher.run.metrics import newest_metrics
+    from launcher.rundir.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 

@@ -28,7 +28,7 @@ from launcher.config.schema import validate_tree
 from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError, TrainingError
-from launcher.run import signals
+from launcher.process import signals
 from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun

@@ -14,8 +14,8 @@ from launcher.config.messages import Fault, hint, show
 from launcher.config.needs import need_faults
 from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
-from launcher.run.files import expanded
-from launcher.run.folder import checkpoint_of, checkpoint_steps
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""

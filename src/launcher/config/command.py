@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.tree import flat, get, mapped, of_the_run
-from launcher.run.record_format import json_value
+from launcher.rundir.record_format import json_value
 
 
 def task_overrides() -> list[str]:

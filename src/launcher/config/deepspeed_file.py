@@ -13,7 +13,7 @@ from launcher.config.messages import Fault, hint, show
 from launcher.config.signature import signature
 from launcher.config.tree import get
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 KEY = "strategy.config_file"
 TARGET = "launcher.strategies.deepspeed.DeepSpeedStrategy"

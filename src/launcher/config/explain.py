@@ -18,8 +18,8 @@ from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
-from launcher.run.folder import RunFolder
-from launcher.run.printable import printable
+from launcher.process.printable import printable
+from launcher.rundir.folder import RunFolder
 
 LOG = "launcher_log"
 LIBRARIES = (

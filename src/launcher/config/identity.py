@@ -24,7 +24,7 @@ from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored
 from launcher.config.tree import is_interpolation, leaves, mapped
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launcher.name", "${launcher.path")
 """Interpolations that tell where a run is stored, not what it computes; they are hashed as written."""

@@ -10,7 +10,7 @@ from launcher.config.messages import show
 from launcher.config.secrets import is_expression
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.run.record_format import IDENTITY_VERSION, read_record
+from launcher.rundir.record_format import IDENTITY_VERSION, read_record
 
 MAX_SHOWN = 5
 """Differences in a message."""

@@ -30,7 +30,7 @@ from launcher.config.schema import target_not_found
 from launcher.config.source import Definition, Module, NotFound, Unresolvable, find_module, locate
 from launcher.config.tree import is_interpolation, join
 from launcher.errors import ConfigError
-from launcher.run.sources import is_installed
+from launcher.rundir.sources import is_installed
 
 TARGET = "_target_"
 LAUNCHER = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ from pathlib import Path
 from launcher.data.documents import DocumentData
 from launcher.data.records import read_saved
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 
 class DatasetsData(DocumentData):

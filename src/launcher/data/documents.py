@@ -19,8 +19,8 @@ from launcher.data.records import Record, read_jsonl, read_parquet
 from launcher.data.rows import PackedDataset
 from launcher.data.token_store import TokenStore, shared, write_store
 from launcher.errors import ConfigError
-from launcher.run import signals
-from launcher.run.files import expanded
+from launcher.process import signals
+from launcher.rundir.files import expanded
 from launcher.types import PositiveInt, UnitInterval
 
 logger = logging.getLogger("launcher")
@@ -99,7 +99,7 @@ class DocumentData(DataSource):
         return self._rows("data.files", self.files, self.val_fraction, "val") if self.val_fraction else None
 
     def _rows(self, key: str, patterns: str | list[str], val_fraction: float, part: str) -> PackedDataset:
-        from launcher.run.ranks import on_main  # imports torch
+        from launcher.process.ranks import on_main  # imports torch
 
         files = self.find(key, patterns)
         folder = self.cache_folder.absolute() / self._name(files, val_fraction)

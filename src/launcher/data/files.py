@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.config.checks import no_file
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.data.randomness import PrivateGenerators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
-from launcher.run.rng import seed_host
+from launcher.process.rng import seed_host
 
 Collate = Callable[[list[Any]], Any]
 Run = Callable[[Callable[[], Any]], Any]

@@ -16,7 +16,7 @@ from launcher.data.sampler import SampleOrder
 from launcher.data.transfer import on_device, pinned
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
-from launcher.run.rng import isolated, seed_host
+from launcher.process.rng import isolated, seed_host
 
 CPU = torch.device("cpu")
 Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and their seeds uint64 [B] or None

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from launcher.data.iterable import length
-from launcher.run.ranks import world_size
-from launcher.run.rng import host_state, isolated, restore_rng, rng_state
+from launcher.process.ranks import world_size
+from launcher.process.rng import host_state, isolated, restore_rng, rng_state
 
 CPU_STATES = ("python", "numpy", "torch")
 END = object()

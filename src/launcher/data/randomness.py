@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from launcher.data.sampler import mix
-from launcher.run.rng import HostState, host_state, isolated, restore_host
+from launcher.process.rng import HostState, host_state, isolated, restore_host
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
-from launcher.run.files import parse_json
+from launcher.rundir.files import parse_json
 
 Record = tuple[dict[str, Any], str]
 """Values by field, and their place in the files, for messages."""

@@ -16,7 +16,7 @@ import xxhash
 
 from launcher.data.encoding import Document
 from launcher.data.write_tokens import TokenWriter
-from launcher.run.files import fsync_file, fsync_folder, replace_file
+from launcher.rundir.files import fsync_file, fsync_folder, replace_file
 
 PARTS = ("train", "val")
 

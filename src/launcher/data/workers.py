@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from launcher.run import signals
+from launcher.process import signals
 
 CLOSE_SECONDS = 2.0
 """A worker that is still busy this long after `close()` is killed."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
-from launcher.run.files import expanded, replace_file, replacing
+from launcher.rundir.files import expanded, replace_file, replacing
 
 CHUNK = 2**22  # bytes of text at a time
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.dispatch.submitted_runs import SubmittedRun
-from launcher.run.record_format import iso
+from launcher.rundir.record_format import iso
 from launcher.slurm import scheduler, submission
 from launcher.slurm.sbatch import Script
 from launcher.slurm.submission import JobNote

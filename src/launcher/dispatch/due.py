@@ -17,8 +17,8 @@ from launcher.config.identity import changed_keys
 from launcher.config.messages import show
 from launcher.config.options import TRAIN_JOB
 from launcher.config.tree import get, of_the_run
-from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote, frozen
 

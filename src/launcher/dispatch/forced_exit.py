@@ -6,8 +6,8 @@ import time
 
 from omegaconf import DictConfig
 
-from launcher.run import deadline
-from launcher.run.provenance import slurm_job_id
+from launcher.process import deadline
+from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm import scheduler
 
 SPARE = 5.0

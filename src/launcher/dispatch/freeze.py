@@ -17,7 +17,7 @@ from launcher.config.lookup import check_identity
 from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
-from launcher.run.provenance import slurm_job_id
+from launcher.rundir.provenance import slurm_job_id
 from launcher.slurm.submission import JobNote, freeze
 
 

@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 
 from launcher.config.construct import instantiate
 from launcher.dispatch import forced_exit
-from launcher.run import deadline
-from launcher.run.exits import exits_are_errors
+from launcher.process import deadline
+from launcher.process.exits import exits_are_errors
 
 IMPORTS = 120.0
 """Seconds that importing torch may take on a busy machine, before the grace period of a signal begins."""

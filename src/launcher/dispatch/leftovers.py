@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
-from launcher.run.record_format import read_record
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held
+from launcher.rundir.record_format import read_record
 from launcher.runs.stored_study import STUDIES
 from launcher.slurm.submission import FROZEN
 

@@ -22,11 +22,11 @@ from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.job import run_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
-from launcher.run import signals
-from launcher.run.folder import RunFolder
-from launcher.run.holder import Holder, is_held, read_holder
-from launcher.run.logs import announce_imports
-from launcher.run.record import RunRecord
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder, is_held, read_holder
+from launcher.rundir.logs import announce_imports
+from launcher.rundir.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")

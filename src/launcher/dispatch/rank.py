@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.dispatch.spawner import JOB, SIGNAL
-from launcher.run import collector, deadline, signals
-from launcher.run.logs import prepare_output
+from launcher.process import collector, deadline, signals
+from launcher.rundir.logs import prepare_output
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
@@ -89,7 +89,7 @@ def run(path: Path) -> Any:
     from launcher.config.explain import log_traceback
     from launcher.dispatch import forced_exit
     from launcher.dispatch.job import run_job
-    from launcher.run.folder import RunFolder
+    from launcher.rundir.folder import RunFolder
 
     job = OmegaConf.load(path)
     if job.hydra is not None:

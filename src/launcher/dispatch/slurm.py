@@ -20,8 +20,8 @@ from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
 from launcher.dispatch.submitted_runs import SubmittedRun, report, result
 from launcher.errors import ConfigError
-from launcher.run import signals
-from launcher.run.folder import RunFolder
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
 from launcher.slurm import snapshot, submission
 from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds, test_only
 from launcher.slurm.scheduler import QueuedJob

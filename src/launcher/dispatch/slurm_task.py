@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.run import collector, signals
-from launcher.run.logs import prepare_output
+from launcher.process import collector, signals
+from launcher.rundir.logs import prepare_output
 
 RESULT = "result.json"
 """What a job that does not train has returned."""
@@ -24,7 +24,7 @@ def main() -> int:
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
         sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
     from launcher.config.explain import explain, report
-    from launcher.run.folder import RunFolder
+    from launcher.rundir.folder import RunFolder
 
     folder = RunFolder(Path(sys.argv[1]))
     if is_superseded(folder, *sys.argv[2:]):
@@ -104,8 +104,8 @@ def work(folder: Any) -> Any:
 
 def recorded(folder: Any, job: Callable[[], Any]) -> Any:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
-    from launcher.run.files import replace_file
-    from launcher.run.record import RunRecord
+    from launcher.rundir.files import replace_file
+    from launcher.rundir.record import RunRecord
 
     if int(os.environ.get("RANK", 0)) != 0:
         return job()
@@ -128,8 +128,8 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
 
 def close(folder: Any, reason: str, exit_code: int = 1) -> None:
     """Record in run.json why a job ended before it began an attempt; an attempt records its own end."""
-    from launcher.run.holder import is_held
-    from launcher.run.record import RunRecord
+    from launcher.rundir.holder import is_held
+    from launcher.rundir.record import RunRecord
 
     if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):
         return

@@ -6,7 +6,7 @@ arrives while they start is not lost. A signal to one rank alone reaches the oth
 is near at which they would agree on it. If this process is killed, the kernel sends the ranks a SIGTERM.
 
 Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes no
-progress after a signal exits by itself (`launcher.run.deadline`), which counts as a failure.
+progress after a signal exits by itself (`launcher.process.deadline`), which counts as a failure.
 """
 
 import json
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.run import signals
+from launcher.process import signals
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""

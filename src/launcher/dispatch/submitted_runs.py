@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 
 from launcher.dispatch.due import JOBS, folder_of
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 SHOWN = 20
 """At most this many submitted runs are listed."""

@@ -10,8 +10,8 @@ from launcher.config.lookup import check_identity
 from launcher.config.resolve import resolved
 from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
-from launcher.run import signals
-from launcher.run.folder import RunFolder
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 

@@ -10,8 +10,8 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from launcher.dispatch.slurm_task import RESULT
 from launcher.dispatch.submitted_runs import SubmittedRun, result
-from launcher.run import signals
-from launcher.run.logs import console
+from launcher.process import signals
+from launcher.rundir.logs import console
 from launcher.runs import listing
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun

@@ -7,7 +7,7 @@ from launcher.config.direction import direction, is_better
 from launcher.config.metric_names import meant
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
-from launcher.run import ranks
+from launcher.process import ranks
 
 
 class Best:

@@ -20,11 +20,11 @@ from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.resuming import CheckpointRestorer
 from launcher.hooks.state import hook_pieces, hook_states
-from launcher.run import deadline, signals
-from launcher.run.folder import RunFolder, place_of, run_name
-from launcher.run.record_format import run_names
-from launcher.run.rng import rng_state
-from launcher.run.sources import imported_sources, source_changes
+from launcher.process import deadline, signals
+from launcher.process.rng import rng_state
+from launcher.rundir.folder import RunFolder, place_of, run_name
+from launcher.rundir.record_format import run_names
+from launcher.rundir.sources import imported_sources, source_changes
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"

@@ -5,7 +5,7 @@ from typing import Any
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.interval import steps_per_epoch
 from launcher.hooks.records import flatten, show, to_numbers
-from launcher.run import ranks
+from launcher.process import ranks
 
 
 class EpochSummaryHook(BaseHook):

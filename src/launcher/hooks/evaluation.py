@@ -14,8 +14,8 @@ from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
 from launcher.models.output import OUTPUTS
-from launcher.run import ranks, signals
-from launcher.run.rng import isolated_rng
+from launcher.process import ranks, signals
+from launcher.process.rng import isolated_rng
 from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeInt, PositiveInt
 

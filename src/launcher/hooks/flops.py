@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from launcher.hooks.base import TrainerView
-from launcher.run.rng import isolated_rng
+from launcher.process.rng import isolated_rng
 
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "B200": (2250, 1100, 75),

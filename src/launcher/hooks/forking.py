@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
 from launcher.optim.schedulers import set_rate, set_rates
-from launcher.run.folder import checkpoint_of
+from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, tied_names
 
 KEY = "run.fork_from"

@@ -15,7 +15,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.checks import no_weights
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.strategies.weights import MODEL, model_tensors, tied_names
 
 INDEX = "model.safetensors.index.json"

@@ -17,9 +17,9 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
-from launcher.run import ranks
-from launcher.run.files import fsync_file, replace_file, unused
-from launcher.run.folder import place_of
+from launcher.process import ranks
+from launcher.rundir.files import fsync_file, replace_file, unused
+from launcher.rundir.folder import place_of
 from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)

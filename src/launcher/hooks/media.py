@@ -17,8 +17,8 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
 from launcher.hooks.records import flatten
-from launcher.run import ranks
-from launcher.run.files import fsync_folder, replace_file
+from launcher.process import ranks
+from launcher.rundir.files import fsync_folder, replace_file
 from launcher.types import PositiveInt
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ import sys
 import torch
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.types import PositiveInt
 
 GIB = 1024**3

@@ -13,8 +13,8 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.flops import uncompiled
 from launcher.hooks.records import map_nested_tensor
 from launcher.hooks.state import refuse_flat_buffers
-from launcher.run import ranks
-from launcher.run.rng import isolated_rng
+from launcher.process import ranks
+from launcher.process.rng import isolated_rng
 from launcher.strategies.sharded import local
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.run import ranks
-from launcher.run.folder import place_of
+from launcher.process import ranks
+from launcher.rundir.folder import place_of
 from launcher.types import NonNegativeInt, PositiveInt
 
 

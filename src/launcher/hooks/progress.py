@@ -8,8 +8,8 @@ from typing import Any
 from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records, show
 from launcher.hooks.stats import Stats, StatsHook
-from launcher.run import ranks
-from launcher.run.logs import console, file_only, is_live_terminal
+from launcher.process import ranks
+from launcher.rundir.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
 
 MARGIN = 4

@@ -8,8 +8,8 @@ from launcher.checkpoint.changes import changes_since
 from launcher.checkpoint.manifest import Manifest
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.records import flatten
-from launcher.run.record import RunRecord
-from launcher.run.record_format import read_record, run_names
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import read_record, run_names
 
 OF_THE_RUN = ("run.", "paths.")
 """Keys that another run has other values of in any case."""

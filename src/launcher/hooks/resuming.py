@@ -14,10 +14,10 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.optim.schedulers import set_rates
-from launcher.run import ranks
-from launcher.run.provenance import is_restart, slurm_job_id
-from launcher.run.record_format import has_followed, read_record
-from launcher.run.rng import fresh_rng
+from launcher.process import ranks
+from launcher.process.rng import fresh_rng
+from launcher.rundir.provenance import is_restart, slurm_job_id
+from launcher.rundir.record_format import has_followed, read_record
 
 T = TypeVar("T")
 

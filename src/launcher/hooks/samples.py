@@ -12,10 +12,10 @@ from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.flops import uncompiled
-from launcher.run import ranks
-from launcher.run.files import replace_file
-from launcher.run.folder import place_of
-from launcher.run.rng import isolated_rng
+from launcher.process import ranks
+from launcher.process.rng import isolated_rng
+from launcher.rundir.files import replace_file
+from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 

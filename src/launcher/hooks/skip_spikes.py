@@ -8,7 +8,7 @@ import torch
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import refuse_flat_buffers
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 STEADY = 1e-3

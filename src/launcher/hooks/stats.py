@@ -9,7 +9,7 @@ import torch
 
 from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
 from launcher.hooks.records import key_average, to_numbers
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.types import PositiveInt
 
 AVERAGED = "loss", "step_time", "data_time", "non_finite_grad_retry_count", "records"

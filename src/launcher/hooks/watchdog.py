@@ -7,7 +7,7 @@ from collections import deque
 from statistics import median
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.run import deadline
+from launcher.process import deadline
 from launcher.types import PositiveFloat, PositiveInt
 
 STDERR = 2

@@ -25,16 +25,16 @@ from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.summary import end_lines
-from launcher.run import deadline, signals
-from launcher.run.exits import exits_are_errors
-from launcher.run.files import fsync_file, replacing
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.logs import setup_logging
-from launcher.run.provenance import is_restart
-from launcher.run.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
-from launcher.run.record import RunRecord
-from launcher.run.record_format import Outcome
+from launcher.process import deadline, signals
+from launcher.process.exits import exits_are_errors
+from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
+from launcher.rundir.files import fsync_file, replacing
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.logs import setup_logging
+from launcher.rundir.provenance import is_restart
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import Outcome
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 

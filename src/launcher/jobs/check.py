@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import max_memory
+from launcher.jobs.dry_run import trial_trainer
 from launcher.jobs.summary import model_lines
-from launcher.jobs.trial import trial_trainer
 from launcher.models.base import IGNORED
-from launcher.run import ranks
-from launcher.run.logs import setup_logging
+from launcher.process import ranks
+from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
 

@@ -26,12 +26,12 @@ from launcher.config.length import with_steps
 from launcher.config.resolve import escaped
 from launcher.config.tree import nested
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
-from launcher.run.holder import held_here, refusal
-from launcher.run.logs import setup_logging
-from launcher.run.provenance import VERSIONED, code_state
-from launcher.run.record import RunRecord
-from launcher.run.sources import imported_sources, source_changes
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import held_here, refusal
+from launcher.rundir.logs import setup_logging
+from launcher.rundir.provenance import VERSIONED, code_state
+from launcher.rundir.record import RunRecord
+from launcher.rundir.sources import imported_sources, source_changes
 from launcher.trackers.base import is_tracker
 
 logger = logging.getLogger("launcher")

@@ -14,10 +14,10 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_config import config_for
-from launcher.run import signals
-from launcher.run.folder import RunFolder
-from launcher.run.logs import console, setup_logging
-from launcher.run.ranks import Ranks, maximum, on_main
+from launcher.process import signals
+from launcher.process.ranks import Ranks, maximum, on_main
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import console, setup_logging
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 

@@ -16,10 +16,10 @@ from launcher.config.plain import to_plain
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
-from launcher.run.files import fsync_file, fsync_folder, replace_file, replacing
-from launcher.run.folder import RunFolder
-from launcher.run.logs import setup_logging
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
+from launcher.rundir.files import fsync_file, fsync_folder, replace_file, replacing
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import setup_logging
 from launcher.strategies.weights import EXTRA, MODEL, TIED
 from launcher.train.build import logger
 

@@ -18,11 +18,11 @@ from launcher.config.resolve import escaped
 from launcher.data.plain import unchanged
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
-from launcher.jobs.trial import trial_trainer
-from launcher.run.files import replace_file
-from launcher.run.logs import setup_logging
-from launcher.run.ranks import Ranks
-from launcher.run.rng import isolated_rng
+from launcher.jobs.dry_run import trial_trainer
+from launcher.process.ranks import Ranks
+from launcher.process.rng import isolated_rng
+from launcher.rundir.files import replace_file
+from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
 from launcher.types import PositiveFloat, PositiveInt

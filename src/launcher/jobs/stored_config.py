@@ -13,7 +13,7 @@ from launcher.config.options import composed_from
 from launcher.config.resolve import resolved_yaml
 from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
-from launcher.run.record_format import read_record
+from launcher.rundir.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys of where and how the job runs, taken from the command line. All others are the checkpoint's."""

@@ -13,8 +13,8 @@ from torch import nn
 from launcher.config.command import task_overrides
 from launcher.data.iterable import length
 from launcher.hooks.records import show
-from launcher.run.history import encodable, sampled, sparkline
-from launcher.run.record import RunRecord
+from launcher.rundir.history import encodable, sampled, sparkline
+from launcher.rundir.record import RunRecord
 from launcher.train.composed import Trainer
 
 CURVE_WIDTH = 32

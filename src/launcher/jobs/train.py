@@ -55,6 +55,6 @@ class TrainJob:
             signals.Stop: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
             ConfigError: refused; nothing was written.
         """
-        from launcher.jobs.training import train
+        from launcher.jobs.run_attempt import train
 
         return train(config)

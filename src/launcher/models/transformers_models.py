@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.messages import nearest, reason
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
+from launcher.rundir.files import expanded
 
 logger = logging.getLogger("launcher")
 

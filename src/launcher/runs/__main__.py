@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from launcher.config.messages import nearest
 from launcher.errors import ConfigError
-from launcher.run.logs import ending_with_reader, prepare_output
-from launcher.run.printable import printable_output
+from launcher.process.printable import printable_output
+from launcher.rundir.logs import ending_with_reader, prepare_output
 from launcher.runs import rerun
 from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP

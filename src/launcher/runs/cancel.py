@@ -6,8 +6,8 @@ import signal
 import sys
 
 from launcher.errors import ConfigError
-from launcher.run.holder import held_here, is_held
-from launcher.run.record import RunRecord
+from launcher.rundir.holder import held_here, is_held
+from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun

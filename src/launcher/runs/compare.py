@@ -10,7 +10,7 @@ from rich.text import Text
 
 from launcher.config.messages import as_typed
 from launcher.errors import ConfigError
-from launcher.run.history import as_number
+from launcher.rundir.history import as_number
 from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress

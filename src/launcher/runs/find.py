@@ -7,8 +7,8 @@ from pathlib import Path
 
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
-from launcher.run.folder import run_folders
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import run_folders
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, cancelled, queue
 from launcher.slurm.submission import FROZEN

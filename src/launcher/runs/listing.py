@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.run.history import BARS, encodable
+from launcher.rundir.history import BARS, encodable
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import ask_queue, find_runs, uncollected

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.run.folder import FOLLOWER_LOCK
-from launcher.run.holder import read_holder
-from launcher.run.printable import printable
+from launcher.process.printable import printable
+from launcher.rundir.folder import FOLLOWER_LOCK
+from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_run, join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import ENDING, queue

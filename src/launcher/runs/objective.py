@@ -10,8 +10,8 @@ from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.messages import hint
 from launcher.config.tree import get
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
-from launcher.run.history import Curve, History
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import Curve, History
 
 OWN_SWEEPERS = (*GRID_SWEEPERS, "optuna")
 """Options of `hydra/sweeper` that ignore what a job returns."""

@@ -7,7 +7,7 @@ from typing import NoReturn
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from launcher.run.printable import printable
+from launcher.process.printable import printable
 
 
 class Page(Console):

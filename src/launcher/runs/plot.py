@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.run.history import Curve, is_wide
+from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
 from launcher.runs.rerun import selected

@@ -24,17 +24,17 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.config.tree import leaves
 from launcher.config.trust import Origin
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder, checkpoint_steps
-from launcher.run.history import is_measured, read_rows
-from launcher.run.provenance import MACHINE
-from launcher.run.sources import source_changes
+from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.history import is_measured, read_rows
+from launcher.rundir.provenance import MACHINE
+from launcher.rundir.sources import source_changes
 from launcher.runs import samples
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import Page
 from launcher.runs.rerun import outputs_of, selected
 from launcher.runs.stored_run import StoredRun
 
-COMMAND = (sys.executable, "-m", "launcher.sweepers.trial")
+COMMAND = (sys.executable, "-m", "launcher.search.trial")
 COPIED = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
 REPLACED = ("tracker", "dispatch", "job")

@@ -15,8 +15,8 @@ from typing import Any
 from launcher.config.direction import Mode, best_index, direction
 from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
-from launcher.run.files import replace_file
-from launcher.run.history import evenly, is_wide
+from launcher.rundir.files import replace_file
+from launcher.rundir.history import evenly, is_wide
 from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected

@@ -18,7 +18,7 @@ from launcher.config.resolve import escaped
 from launcher.config.schema import check_dispatch
 from launcher.config.trust import Origin, names_in
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.runs.cancel import chosen_runs, record_cancelled
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.rerun import add_trust

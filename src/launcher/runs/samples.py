@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.data.sampler import SampleOrder
 from launcher.errors import ConfigError
-from launcher.run.folder import checkpoint_steps
-from launcher.run.history import read_rows
+from launcher.rundir.folder import checkpoint_steps
+from launcher.rundir.history import read_rows
 from launcher.runs.page import Page
 from launcher.runs.rerun import add_trust
 from launcher.runs.show import grid

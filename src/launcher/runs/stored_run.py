@@ -10,11 +10,11 @@ from typing import Any
 from launcher.config.direction import Mode, direction
 from launcher.config.messages import as_typed
 from launcher.config.tree import nested
-from launcher.run.folder import RunFolder, is_copy
-from launcher.run.history import History
-from launcher.run.holder import is_held
-from launcher.run.metrics import Value, curve_and_newest
-from launcher.run.record_format import read_record
+from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.history import History
+from launcher.rundir.holder import is_held
+from launcher.rundir.metrics import Value, curve_and_newest
+from launcher.rundir.record_format import read_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.direction import is_better
 from launcher.errors import ConfigError
-from launcher.run.files import expanded, fsync_file
-from launcher.run.history import Curve
+from launcher.rundir.files import expanded, fsync_file
+from launcher.rundir.history import Curve
 from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.run.history import is_wide
+from launcher.rundir.history import is_wide
 from launcher.runs.stored_study import StoredStudy
 
 

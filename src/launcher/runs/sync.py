@@ -16,7 +16,7 @@ from launcher.config.messages import reason
 from launcher.config.resolve import escaped
 from launcher.config.trust import names_in_files, names_typed
 from launcher.errors import ConfigError, config_error
-from launcher.run.holder import read_holder
+from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
 from launcher.runs.rerun import add_trust, selected
 from launcher.runs.stored_command import config_folder, origin_of

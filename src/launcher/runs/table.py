@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len, set_cell_size
 
-from launcher.run.history import encodable
+from launcher.rundir.history import encodable
 
 GAP = 2
 """Columns between two cells."""

@@ -9,7 +9,7 @@ from rich.text import Text
 from launcher.config.messages import as_typed
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
-from launcher.run.record_format import read_record
+from launcher.rundir.record_format import read_record
 from launcher.runs.compare import table
 from launcher.runs.differences import varying
 from launcher.runs.find import RUN_HELP, find_run

@@ -4,8 +4,8 @@ import json
 import logging
 from typing import Any
 
-from launcher.run.files import parse_json, replace_file
-from launcher.run.folder import RunFolder
+from launcher.rundir.files import parse_json, replace_file
+from launcher.rundir.folder import RunFolder
 
 RESTARTS = "restarts.json"
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
-from launcher.run.provenance import slurm_job_id
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held
+from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.record import RunRecord
 
 MAX_BACKOFF = 120.0
 """Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has ended."""

@@ -7,11 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
-from launcher.run.folder import RunFolder
-from launcher.run.holder import is_held
-from launcher.run.provenance import slurm_job_id
-from launcher.run.record import RunRecord
-from launcher.run.record_format import Outcome
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import is_held
+from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 

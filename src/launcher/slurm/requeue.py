@@ -13,11 +13,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from launcher.run import deadline, signals
-from launcher.run.folder import RunFolder
-from launcher.run.holder import held_here, is_held
-from launcher.run.provenance import slurm_job_id
-from launcher.run.record import RunRecord
+from launcher.process import deadline, signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import held_here, is_held
+from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.record import RunRecord
 from launcher.slurm import scheduler
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
@@ -226,7 +226,7 @@ class Requeue:
 
 def _announce(code: int) -> None:
     """Publish the exit code to the other ranks, and keep the store alive until they have read it."""
-    from launcher.run import ranks
+    from launcher.process import ranks
 
     if not ranks.has_met():
         return
@@ -244,7 +244,7 @@ def _announce(code: int) -> None:
 def _await_decision() -> int | None:
     """The exit code that rank 0 decided on; None if rank 0 is gone. No rank exits earlier: with srun's
     --kill-on-bad-exit, the first exit ends all."""
-    from launcher.run import ranks
+    from launcher.process import ranks
 
     if not ranks.has_met():
         time.sleep(60)  # rank 0 acts, and SLURM or srun ends this one

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.run import signals
+from launcher.process import signals
 
 TIMEOUT = 20.0
 """Seconds per call; SLURM's commands themselves give up after MessageTimeout, 10 s by default."""

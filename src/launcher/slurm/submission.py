@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.config.command import command_record
 from launcher.errors import ConfigError
-from launcher.run import signals
-from launcher.run.files import replace_file
-from launcher.run.folder import RunFolder, is_copy
-from launcher.run.holder import read_holder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
-from launcher.run.record_format import has_followed
+from launcher.process import signals
+from launcher.rundir.files import replace_file
+from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.holder import read_holder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import has_followed
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError

@@ -1,6 +1,6 @@
 """strategy=auto: chosen by the number of ranks."""
 
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import Strategy
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.optim.precision import Precision
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.step import StepPlan, StepResult
 
 NULL = nullcontext()

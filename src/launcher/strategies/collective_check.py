@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.strategies.units import own_parameters
 
 

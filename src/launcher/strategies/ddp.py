@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.optim.precision import Precision
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan

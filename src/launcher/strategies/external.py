@@ -9,7 +9,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.optim.precision import Precision
-from launcher.run.ranks import Ranks, rank, world_size
+from launcher.process.ranks import Ranks, rank, world_size
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan

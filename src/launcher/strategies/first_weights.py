@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from launcher.run import ranks
-from launcher.run.rng import restore_rng, rng_state
+from launcher.process import ranks
+from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.units import own_parameters
 
 META = torch.device("meta")

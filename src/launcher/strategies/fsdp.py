@@ -11,8 +11,8 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
-from launcher.run import ranks
-from launcher.run.rng import restore_rng, rng_state
+from launcher.process import ranks
+from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.first_weights import META, draw, outline, same_draws

@@ -3,7 +3,7 @@
 import warnings
 
 from launcher.errors import TrainingError
-from launcher.run.ranks import world_size
+from launcher.process.ranks import world_size
 from launcher.strategies.base import Strategy
 from launcher.strategies.weights import needs_backward
 

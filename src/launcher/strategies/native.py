@@ -11,9 +11,9 @@ from torch.nn.utils import clip_grads_with_norm_
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
-from launcher.run import ranks
-from launcher.run.device import get_device
-from launcher.run.ranks import Ranks
+from launcher.process import ranks
+from launcher.process.device import get_device
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
 from launcher.strategies.first_weights import build
 from launcher.strategies.norms import by_mesh, total_norm

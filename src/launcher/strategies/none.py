@@ -7,7 +7,7 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import BuildOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, TensorReader
 
 

@@ -14,9 +14,9 @@ from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
-from launcher.run.files import replace_file
-from launcher.run.folder import RunFolder
-from launcher.run.record_format import read_record
+from launcher.rundir.files import replace_file
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import read_record
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""

@@ -16,11 +16,11 @@ from typing import TextIO
 
 from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
-from launcher.run.folder import FOLLOWER_LOCK, RunFolder
-from launcher.run.holder import is_held
-from launcher.run.lock import LockLost, RunLock
-from launcher.run.process import process_start
-from launcher.run.signals import HANDLED
+from launcher.process.identity import process_start
+from launcher.process.signals import HANDLED
+from launcher.rundir.folder import FOLLOWER_LOCK, RunFolder
+from launcher.rundir.holder import is_held
+from launcher.rundir.lock import LockLost, RunLock
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.lines import Lines
 

@@ -7,7 +7,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.trackers.base import Line
 
 BATCH = 1000

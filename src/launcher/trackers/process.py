@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from launcher.run import signals
-from launcher.run.folder import RunFolder
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
 
 WAIT = 10.0
 """Seconds for which a run that has ended waits for its trackers."""

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import replace_file
-from launcher.run.folder import place_of
+from launcher.rundir.files import replace_file
+from launcher.rundir.folder import place_of
 from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"

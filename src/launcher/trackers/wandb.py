@@ -12,8 +12,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
-from launcher.run.files import expanded
-from launcher.run.holder import held_here
+from launcher.rundir.files import expanded
+from launcher.rundir.holder import held_here
 from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"

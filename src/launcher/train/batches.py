@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from launcher.data.plain import WORKERS_DRAW_ANEW, PlainLoader, resumable, set_epoch, why_not_exact
 from launcher.errors import TrainingError
 from launcher.hooks.base import TrainState
-from launcher.run import ranks, signals
+from launcher.process import ranks, signals
 
 MicroBatches = Iterator[tuple[Any, torch.Tensor | None]]
 """Each with the factor of its loss; None: it counts like the others."""

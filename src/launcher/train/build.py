@@ -35,11 +35,11 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.models.output import described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, needs_metric
-from launcher.run import collector
-from launcher.run.files import expanded
-from launcher.run.folder import RunFolder
-from launcher.run.ranks import Ranks
-from launcher.run.rng import seed_all, set_deterministic
+from launcher.process import collector
+from launcher.process.ranks import Ranks
+from launcher.process.rng import seed_all, set_deterministic
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import RunFolder
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker

@@ -23,8 +23,8 @@ from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.trust import Origin
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
-from launcher.run.files import expanded
-from launcher.run.folder import RunFolder, named_folders, run_name
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import RunFolder, named_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, tied_names
 
 EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"

@@ -10,8 +10,8 @@ from torch import Tensor
 from launcher.data.rows import IGNORED, PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
-from launcher.run.ranks import broadcast
-from launcher.run.rng import isolated_rng
+from launcher.process.ranks import broadcast
+from launcher.process.rng import isolated_rng
 from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")

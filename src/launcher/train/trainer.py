@@ -25,10 +25,10 @@ from launcher.hooks.state import full_state, load_full_state, load_hook_states
 from launcher.models.output import check_output, described, is_part, warn_of_rounding
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, current_rates, load_schedule, needs_metric
-from launcher.run import deadline, signals
-from launcher.run.device import parse_device
-from launcher.run.ranks import Agreement, maximum, sum_over_ranks, world_size
-from launcher.run.rng import restore_rng, rng_state
+from launcher.process import deadline, signals
+from launcher.process.device import parse_device
+from launcher.process.ranks import Agreement, maximum, sum_over_ranks, world_size
+from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
 from launcher.strategies.missing_loss import check_missing_loss

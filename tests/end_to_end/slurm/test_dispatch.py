@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.slurm.submission import JobNote
 from support.lab import (
     INTERVAL,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.run.record_format import read_record
+from launcher.rundir.record_format import read_record
 from support.incidents import INCIDENTS
 from support.lab import INTERVAL, LONGEST, run_folders, wait_for, wait_for_step
 from support.runner import final_state, metrics, record

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from support.lab import INTERVAL, run_folders, steps_done, wait_for, wait_for_step
 from support.runner import metrics, record, run_folder
 from support.witness import samples_of_steps

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import optuna
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.runs.stored_study import backend, params_of
 from launcher.slurm.submission import JobNote
 from support import python
@@ -67,7 +67,7 @@ def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equal
 
     local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
     process = python.start(
-        *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.sweepers.trial", 2)
+        *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.search.trial", 2)
     )
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()

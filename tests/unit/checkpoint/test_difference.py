@@ -9,7 +9,7 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 
 TENSORS = {"model/a": torch.arange(6.0).reshape(2, 3), "model/b": torch.zeros(2, dtype=torch.bfloat16)}
 RANK = {"rng": {"torch": torch.arange(3)}, "hooks": {"Mine": {"count": 3, "seen": [1, 2]}}}

@@ -15,7 +15,7 @@ from launcher.checkpoint.saver import SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import Snapshot
 from support.stores import payload
 

@@ -14,7 +14,7 @@ from launcher.checkpoint.saver import SaveFailed, Saver
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec
 from support.stores import change_manifest, payload, save
 

@@ -10,7 +10,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint, weights_digest
-from launcher.run.ranks import Ranks
+from launcher.process.ranks import Ranks
 
 
 def save(root: Path, tensors: dict[str, torch.Tensor]) -> Path:

@@ -13,7 +13,7 @@ from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.explain import log_traceback, user_traceback
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from support.projects import exit_code, launcher, write_project
 
 HEAVY = ("torch", "hydra", "omegaconf")

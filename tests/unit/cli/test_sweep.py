@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from launcher.cli import sweep as sweep_module
 from launcher.cli.sweep import reason, show_ranking
 from launcher.config.options import TRAIN_JOB
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from support.projects import exit_code, write_project
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.identity import run_id
 from launcher.config.resolve import escaped
-from launcher.run.record_format import IDENTITY_VERSION
+from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
 FROZEN = yaml.safe_load((ROOT / "tests" / "unit" / "config" / "frozen_ids.yaml").read_text(encoding="utf-8"))

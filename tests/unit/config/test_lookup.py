@@ -14,8 +14,8 @@ from launcher.config.identity import fix_name
 from launcher.config.lookup import check_identity
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from support.composition import composed
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from launcher.data import ResumableLoader, evaluation_loader
-from launcher.run.rng import seed_host
+from launcher.process.rng import seed_host
 
 
 class Augmented:

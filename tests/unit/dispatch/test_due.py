@@ -15,9 +15,9 @@ from launcher.dispatch.due import folder_of, trains, why_skipped
 from launcher.errors import ConfigError
 from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.train import TrainJob
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote, freeze, frozen
 from support.stores import CheckpointStore, save

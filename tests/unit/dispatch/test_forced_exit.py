@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.dispatch import forced_exit
-from launcher.run import deadline
+from launcher.process import deadline
 from launcher.slurm import scheduler
 from launcher.slurm.scheduler import JobInfo, NoAnswer
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.dispatch.leftovers import remove_leftovers
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import FROZEN, JobNote
 
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from launcher.dispatch.local import OWNER, LocalDispatch, private_folder
 from launcher.errors import ConfigError
-from launcher.run.holder import Holder
+from launcher.rundir.holder import Holder
 
 
 def test_left_over_variables_are_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

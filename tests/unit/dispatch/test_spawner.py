@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from launcher.dispatch.spawner import Spawner
-from launcher.run import signals
+from launcher.process import signals
 
 RANK = """
 import os, signal, sys, time
 from launcher.dispatch import rank
-from launcher.run import signals
+from launcher.process import signals
 
 def work(folder):
     if os.environ["RANK"] == "1":

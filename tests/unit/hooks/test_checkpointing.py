@@ -18,7 +18,7 @@ from launcher.hooks.base import RunContext
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.progress import ProgressHook
-from launcher.run import signals
+from launcher.process import signals
 from support.broken_disk import BrokenDisk
 from support.stores import change_manifest
 from support.toy import GOOD, Toy, Values

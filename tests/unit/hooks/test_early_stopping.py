@@ -7,7 +7,7 @@ import pytest
 
 from launcher import BaseHook, CheckpointingHook, EarlyStoppingHook, LoggingHook
 from launcher.hooks.base import RunContext
-from launcher.run import signals
+from launcher.process import signals
 from support.toy import Recorder, Toy, Values
 
 

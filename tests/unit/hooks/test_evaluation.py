@@ -11,9 +11,9 @@ import torch
 
 from launcher import CheckpointingHook, EvaluationHook, JsonlHook
 from launcher.hooks.record import RecordHook
-from launcher.run import signals
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from support.toy import GOOD, Recorder, Toy
 
 

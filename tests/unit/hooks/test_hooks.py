@@ -12,8 +12,8 @@ from torch import nn
 from launcher import BaseHook, CheckpointingHook, JsonlHook, LoggingHook
 from launcher.errors import ConfigError
 from launcher.hooks.jsonl import drop_lines_after
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from support.toy import Toy
 
 

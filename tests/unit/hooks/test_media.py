@@ -12,7 +12,7 @@ import torch
 
 from launcher import BaseHook, CheckpointingHook, ConfigError, EvaluationHook, ImageFileLoggerHook, MediaHook
 from launcher.hooks.media import file_name, histogram, to_image
-from launcher.run import signals
+from launcher.process import signals
 from support.toy import GOOD, Toy
 
 Image = pytest.importorskip("PIL.Image")

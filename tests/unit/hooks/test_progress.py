@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from launcher import BaseHook, ProgressHook
 from launcher.hooks.progress import fitted, percent
 from launcher.hooks.stats import Stats
-from launcher.run import logs, signals
+from launcher.process import signals
+from launcher.rundir import logs
 from support.terminal import in_terminal, screen
 from support.toy import Toy
 

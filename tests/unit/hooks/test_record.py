@@ -9,8 +9,8 @@ import pytest
 from launcher import CheckpointingHook, LoggingHook
 from launcher.hooks.base import RunContext
 from launcher.hooks.record import RecordHook
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from support.toy import Toy, Values
 
 

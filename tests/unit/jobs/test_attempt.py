@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from support import python
 from support.paths import TESTS
 from support.scripted_slurm import ScriptedSlurm

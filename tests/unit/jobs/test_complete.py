@@ -7,8 +7,8 @@ import pytest
 
 from launcher.config.command import command_record
 from launcher.jobs.complete import additions
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 
 F1 = {"_target_": "torchmetrics.F1Score", "task": "binary"}
 TENSORBOARD = {"tensorboard": {"_target_": "launcher.trackers.tensorboard.TensorBoardTracker", "path": "t"}}

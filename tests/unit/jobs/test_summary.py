@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from launcher.jobs.summary import end_lines, model_lines, time_taken
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 
 
 class Tied(nn.Module):

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.config.command import command_record
-from launcher.run.folder import RunFolder
-from launcher.run.holder import Holder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
+from launcher.rundir.record import RunRecord
 from launcher.runs.__main__ import main
 
 

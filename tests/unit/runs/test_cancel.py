@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher.run.holder import Holder
-from launcher.run.process import process_start
+from launcher.process.identity import process_start
+from launcher.rundir.holder import Holder
 from launcher.runs.__main__ import main
 from support.submitted import note_job
 

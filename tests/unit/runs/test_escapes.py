@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from launcher.run.printable import printable
+from launcher.process.printable import printable
 from launcher.runs.__main__ import VERBS
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b1mbold\x08\x7f\r"

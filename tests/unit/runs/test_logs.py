@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from launcher.run.record import RunRecord
+from launcher.rundir.record import RunRecord
 from launcher.runs.logs import RunWatch, growth, last_lines
 from launcher.trackers.follower import FollowerLock
 from support.submitted import note_job

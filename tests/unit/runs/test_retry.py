@@ -8,8 +8,8 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.config.schema import validate
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob, _tasks
 from launcher.slurm.submission import FROZEN, JobNote, freeze
 from support.submitted import note_job

@@ -1,7 +1,7 @@
 import pytest
 
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.slurm.causes import Budget, cause_of, decide, forgets
 from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import JobInfo, parse_job

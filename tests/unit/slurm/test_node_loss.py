@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 from launcher.slurm.node_loss import record_loss
 from launcher.slurm.size import GUARD, NODE_LOSS
 from support.scripted_slurm import ScriptedSlurm

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.run.folder import RunFolder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from launcher.slurm.not_started import ENDS, last_line, record_failure, task_end
 from support.scripted_slurm import ScriptedSlurm
 

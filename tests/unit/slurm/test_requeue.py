@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.run import ranks, signals
-from launcher.run.folder import RunFolder
-from launcher.run.holder import Holder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.process import ranks, signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 from launcher.slurm import requeue
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal

@@ -22,7 +22,7 @@ from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
 from launcher.slurm.size import GUARD, NODE_LOSS
@@ -151,9 +151,9 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
 
 RUN = """
 import os, sys
-from launcher.run.folder import RunFolder
-from launcher.run.lock import RunLock
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
 
 folder = RunFolder(sys.argv[1])
 RunLock(folder).acquire()

@@ -12,9 +12,9 @@ import pytest
 from launcher.dispatch import slurm_task
 from launcher.dispatch.slurm_task import is_superseded
 from launcher.errors import ConfigError
-from launcher.run.folder import RunFolder
-from launcher.run.holder import Holder
-from launcher.run.record import RunRecord
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
+from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import (
     FROZEN,
     JobNote,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hooks.jsonl import append, drop_lines_after, keep_lines_after
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.trackers.lines import Lines, dropped_path
 
 

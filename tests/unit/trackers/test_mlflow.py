@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.run.record import RunRecord
+from launcher.rundir.record import RunRecord
 from launcher.trackers.lines import Lines
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database

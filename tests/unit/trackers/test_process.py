@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run import signals
+from launcher.process import signals
 from launcher.trackers.process import FollowerProcess
 from support.paths import TESTS
 from support.tracked import WrittenRun

@@ -12,7 +12,7 @@ import torch
 
 from launcher import CheckpointingHook
 from launcher.hooks.base import TrainState
-from launcher.run import signals
+from launcher.process import signals
 from launcher.train.batches import Batches, weigh
 from support.toy import GOOD, Toy
 

@@ -12,7 +12,7 @@ from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
 from launcher.hooks.base import RunContext
 from launcher.optim.precision import Precision
-from launcher.run.folder import RunFolder
+from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
 

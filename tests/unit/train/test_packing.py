@@ -14,8 +14,8 @@ from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.mlp import MLP
-from launcher.run.folder import RunFolder
-from launcher.run.rng import rng_state
+from launcher.process.rng import rng_state
+from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.packing import keeps_documents_apart
 from support.tokenizer import SIZE, write_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher import BaseHook
-from launcher.run import signals
+from launcher.process import signals
 from support.toy import GOOD, Toy
 
 TERM = signal.SIGTERM

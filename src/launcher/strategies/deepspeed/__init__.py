@@ -19,7 +19,7 @@ from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
-from launcher.run import ranks
+from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
 from launcher.strategies.deepspeed import process
 from launcher.strategies.deepspeed.config import complete

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.run import ranks
+from launcher.process import ranks
 
 
 @dataclass(frozen=True)

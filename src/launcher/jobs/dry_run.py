@@ -1,0 +1,30 @@
+"""A trainer to try a configuration: it writes no run."""
+
+from contextlib import suppress
+
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.resolve import escaped
+from launcher.hooks.init_from import InitFromHook
+from launcher.rundir.folder import RunFolder
+from launcher.train.build import build_trainer
+from launcher.train.composed import Trainer
+from launcher.train.length import with_max_steps
+
+
+def trial_trainer(config: DictConfig) -> Trainer:
+    """The trainer of a configuration, with the weights of `run.init_from`, and without the hooks that write.
+
+    Raises:
+        ConfigError: a part cannot be built from the configuration.
+    """
+    config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
+    config.hooks, config.tracker = {}, {}
+    folder = RunFolder(config.run.dir)
+    trainer = build_trainer(config, folder)
+    trainer.hooks = [hook for hook in trainer.hooks if isinstance(hook, InitFromHook)]
+    trainer.restore()
+    for empty in (folder.path, folder.path.parent, folder.path.parent.parent):  # Hydra has made them
+        with suppress(OSError):
+            empty.rmdir()
+    return trainer

@@ -1,0 +1,90 @@
+"""Builds a trainer, trains, and reports how that ended."""
+
+import sys
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.resolve import resolved
+from launcher.hooks.record import RecordHook
+from launcher.jobs.attempt import AttemptLog, saves
+from launcher.jobs.complete import nothing_to_do
+from launcher.jobs.summary import device_name, end_lines, start_lines, time_taken
+from launcher.process import signals
+from launcher.process.ranks import Ranks, on_main
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import setup_logging
+from launcher.rundir.provenance import MACHINE, code_state, machine_state
+from launcher.trackers.base import build_trackers
+from launcher.trackers.process import FollowerProcess
+from launcher.train.build import build_trainer, logger
+from launcher.train.composed import Trainer
+from launcher.train.length import with_max_steps
+
+
+def train(config: DictConfig) -> dict[str, Any] | None:
+    """See `TrainJob.run`."""
+    folder = RunFolder(config.run.dir)
+    setup_logging(None, Ranks.from_env().rank, keep=True)
+    config = with_max_steps(config)
+    if on_main(lambda: nothing_to_do(resolved(config))):
+        return None
+    code, plain = code_state(), resolved(config)
+    follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config)))
+    log = AttemptLog(config, folder, on_begin=follower.start)
+    trainer: Trainer | None = None
+    try:
+        with log.recorded():
+            recorder = RecordHook(plain, code, log.begin)
+            trainer = build_trainer(config, folder, [recorder])
+            trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
+            trainer.context.texts[MACHINE] = OmegaConf.to_yaml(
+                machine_state(device_name(trainer.device), torch.get_num_threads())
+            )
+            log.take(trainer)
+            recorder.record = log.record
+            logger.info("Run %s", folder.path)
+            for line in start_lines(config, trainer):
+                logger.info(line)
+            if not saves(trainer):
+                logger.warning(
+                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed, evaluated or "
+                    "exported, and the same command trains it again from step 0."
+                )
+            trainer.train()
+            report_end(log, trainer)
+    except signals.Stop:
+        if trainer is not None:
+            trainer.strategy.teardown()
+        raise
+    except Exception:
+        follower.wait()
+        raise
+    trainer.strategy.teardown()
+    follower.wait()
+    return trainer.state.metrics
+
+
+def report_end(log: AttemptLog, trainer: Trainer) -> None:
+    """Record that training has ended, and log it, with its results on rank 0."""
+    if trainer.is_paused:
+        log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
+    else:
+        log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
+    how = "Paused at step %d" if trainer.is_paused else "Completed at step %d"
+    logger.info(f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}")
+    for line in end_lines(log.record, log.config, sys.stdout) if log.record is not None else ():
+        logger.info(line)
+
+
+def usable_trackers(config: DictConfig) -> list[str]:
+    """The names of the trackers that are updated while the run trains.
+
+    Raises:
+        ConfigError: a library or a key that a tracker needs is missing.
+    """
+    trackers = build_trackers(config.get("tracker"))
+    for name, tracker in trackers.items():
+        tracker.check(f"tracker.{name}")
+    return [name for name, tracker in trackers.items() if not tracker.waits_for_sync]

@@ -1,0 +1,1 @@
+"""A process that works on a run: signals, ranks, device, random state."""

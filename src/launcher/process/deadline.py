@@ -1,0 +1,176 @@
+"""Forced exit: after a signal, a process that makes no progress ends itself.
+
+A main thread that hangs in a collective runs no Python, and so no handler of `launcher.process.signals`. A second
+thread reads signals from the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process
+after a grace period without progress: the rank's peers are gone, a data source hangs, a driver does not return. If a
+scheduler is about to kill the process, it ends it shortly before. The last checkpoint stays valid.
+
+Meanwhile the main thread may finish its save, and would end the process as well. Only one of the two ends it: once a
+forced exit has begun, `disarm` and the end of each `on_forced_exit` context never return.
+"""
+
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+from launcher.process import signals
+
+CODE = 1
+"""Exit code: 128 + signal would mean that the state was saved."""
+REPORT_TIMEOUT = 30.0
+"""Seconds that the callbacks may take: a hanging disk may be the cause."""
+ASK_AGAIN = 2.0
+"""Seconds until a scheduler that did not know the job's end is asked again."""
+
+Callback = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Limits:
+    grace: float | None
+    seconds_left: Callable[[], float | None] | None
+
+
+class _State:
+    limits: _Limits | None = None
+    lock = threading.RLock()
+    """Held from the beginning of a forced exit to the end of the process."""
+    signum: int = 0
+    received_at: float = 0.0
+    since: float = 0.0
+    end: float | None = None
+    asks: bool = False
+    pipe: tuple[int, int] | None = None
+    callbacks: list[Callback] = []
+
+
+_state = _State()
+
+
+def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
+    """From now on, end this process after a signal: once `grace` seconds pass without progress (None: never), and at
+    the latest after `seconds_left()`, which asks a scheduler when it will kill this process (None: not known).
+
+    Does nothing outside the main thread, where Python delivers no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _state.limits, _state.signum, _state.since, _state.end = _Limits(grace, seconds_left), 0, 0.0, None
+    if signals.received():
+        _note_signal(signals.received())
+    if _state.pipe is None:
+        _state.pipe = os.pipe()
+        os.set_blocking(_state.pipe[1], False)
+        os.register_at_fork(after_in_child=_leave_to_parent)
+        threading.Thread(target=_watch, name="signal-deadline", daemon=True).start()
+    else:
+        os.write(_state.pipe[1], b"\0")  # no signal: the watcher looks at the new limits
+    signal.set_wakeup_fd(_state.pipe[1], warn_on_full_buffer=False)
+
+
+def disarm() -> None:
+    """No forced exit from now on. One that has begun ends the process before this returns."""
+    with _state.lock:
+        _state.limits = None
+
+
+def progress(ahead: float = 0.0) -> None:
+    """Report progress: restart the grace period, `ahead` seconds from now for a wait of known length."""
+    _state.since = max(_state.since, time.monotonic() + ahead)
+
+
+@contextmanager
+def on_forced_exit(callback: Callback) -> Iterator[None]:
+    """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread, the newest callback
+    first. `signum` is 0 if there was no signal. After this context, the callback is not called any more."""
+    _state.callbacks.append(callback)
+    try:
+        yield
+    finally:
+        with _state.lock:
+            _state.callbacks.remove(callback)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: its signals are not the run's."""
+    try:
+        signal.set_wakeup_fd(-1)
+    except ValueError:  # forked by another thread
+        pass
+
+
+def _note_signal(signum: int) -> None:
+    _state.asks = True  # each signal may have brought the end nearer
+    if not _state.signum:
+        _state.signum, _state.received_at = signum, time.monotonic()
+        _state.since = max(_state.since, _state.received_at)
+
+
+def _watch() -> None:
+    assert _state.pipe is not None
+    while True:
+        if select.select([_state.pipe[0]], [], [], _check())[0]:
+            for signum in os.read(_state.pipe[0], 64):
+                if signum in signals.installed():
+                    _note_signal(signum)
+
+
+def _check() -> float | None:
+    """Exit if it is time. Returns the seconds until the next check; None: after the next signal."""
+    limits = _state.limits
+    if limits is None or not _state.signum:
+        return None
+    pause = None
+    if limits.seconds_left is not None and _state.asks:
+        left = limits.seconds_left()  # may take long; `disarm` may be called meanwhile
+        _state.asks = left is None
+        if left is None:
+            pause = ASK_AGAIN
+        else:
+            _state.end = time.monotonic() + left
+    with _state.lock:
+        if _state.limits is not limits:
+            return 0.0
+        name, now = signal.Signals(_state.signum).name, time.monotonic()
+        if limits.grace is not None and now >= _state.since + limits.grace:
+            _exit(f"No progress for {limits.grace:g} s after {name}")
+        if _state.end is not None and now >= _state.end:
+            _exit(f"Still running {now - _state.received_at:.0f} s after {name}, when the job was about to be killed")
+        ends = [None if limits.grace is None else _state.since + limits.grace - now, _state.end and _state.end - now]
+    return min((seconds for seconds in (*ends, pause) if seconds is not None), default=None)
+
+
+def _exit(reason: str) -> NoReturn:
+    force_exit(f"{reason}: forced exit. The last checkpoint is valid.")
+
+
+def force_exit(reason: str) -> NoReturn:
+    """End this process at once, from any thread: print where the main thread is, and run the `on_forced_exit`
+    callbacks."""
+    _state.lock.acquire()  # until the process ends
+    reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
+    reporter.start()
+    reporter.join(REPORT_TIMEOUT)
+    for child in multiprocessing.active_children():  # data workers
+        child.kill()
+    os._exit(CODE)
+
+
+def _report(reason: str) -> None:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+    print(f"{where}{reason}", file=sys.stderr, flush=True)
+    for callback in reversed(_state.callbacks):
+        try:
+            callback(_state.signum, reason)
+        except Exception:
+            traceback.print_exc()

@@ -1,0 +1,306 @@
+"""Ranks: who this process is, how processes connect, exchange values, and agree on a number without delaying a step."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from launcher.errors import ConfigError, TrainingError
+from launcher.process import deadline, signals
+from launcher.process.device import get_device
+
+T = TypeVar("T")
+STARTING = 120.0
+"""Seconds for which rank 0, when it leaves after a signal, waits for ranks that are still starting."""
+TIMEOUT = 1800.0
+"""Seconds that a rank waits for the others."""
+PARENT = "LAUNCHER_PARENT"
+"""In the environment of a rank that the command has started: the id of that process."""
+LISTEN_FD = "LAUNCHER_LISTEN_FD"
+"""Names a listening socket that rank 0 inherits, so that nobody can take the port before it is used."""
+FAILURE = "launcher/failure"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all, from torchrun's environment variables; one process without them."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_env(cls) -> "Ranks":
+        env = os.environ
+        return cls(int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0)))
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.world_size > 1
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device: its GPU, else mps, else the CPU. Makes a GPU the current device.
+
+        Raises:
+            ConfigError: this machine has fewer GPUs than ranks.
+        """
+        return get_device(self.local_rank)
+
+
+def is_initialized() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    return dist.get_rank() if is_initialized() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if is_initialized() else 1
+
+
+# ------------------------------------------------------------------------------------------------ joining and leaving
+class _Meeting:
+    store: Any = None
+    groups: int = 0
+    timeout: float = TIMEOUT
+    decisions: int = 0
+    joined: bool = False
+    host_group: Any = None
+
+
+_meeting = _Meeting()
+
+
+def store(timeout: float = TIMEOUT) -> Any:
+    """The key-value store through which the ranks connect. Rank 0 serves it, from before any process group exists until
+    the process ends."""
+    if _meeting.store is None:
+        _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
+    return _meeting.store
+
+
+def has_met() -> bool:
+    """Whether the store has been opened: rank 0 serves it, and the others have reached it."""
+    return _meeting.store is not None
+
+
+def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
+    if ranks.world_size == 1:
+        return dist.HashStore()
+    if PARENT in os.environ:
+        return dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            ranks.world_size,
+            ranks.is_main,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
+        )
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return store
+
+
+def join(device: torch.device, timeout: float = TIMEOUT) -> None:
+    """Join the process group: gloo for tensors on the host, NCCL for those on a GPU. Does nothing if there is a group
+    already; whoever created it must leave it.
+
+    Raises:
+        ConfigError: process groups do not support the device.
+    """
+    if is_initialized():
+        return
+    if device.type == "mps":
+        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; use strategy=none or device=cpu.")
+    ranks = Ranks.from_env()
+    _meeting.groups += 1
+    _meeting.timeout = timeout
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore(f"launcher/group-{_meeting.groups}", store(timeout)),
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device if on_gpu else None,
+    )
+    _meeting.joined = True
+
+
+def leave() -> None:
+    """Leave the group that `join` made."""
+    _meeting.host_group = None
+    if _meeting.joined:
+        _meeting.joined = False
+        dist.destroy_process_group()
+
+
+# -------------------------------------------------------------------------------------------------- exchanging values
+def host_group() -> Any:
+    """A new gloo group, whose collectives do not mix with others and wait for no device. All ranks must call this."""
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
+
+
+def _host_group() -> Any:
+    """The group for values that the main threads exchange."""
+    if _meeting.host_group is None:
+        _meeting.host_group = host_group()
+    return _meeting.host_group
+
+
+def all_gather(value: T) -> list[T]:
+    """Every rank's value, in rank order. The values are pickled among our own processes only."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=_host_group())
+    return values
+
+
+def broadcast(value: T) -> T:
+    """Rank 0's value, on every rank."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, group=_host_group())
+    return box[0]
+
+
+def maximum(value: int) -> int:
+    """The largest of all ranks' numbers."""
+    if world_size() == 1:
+        return value
+    number = torch.tensor(value)
+    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=_host_group())
+    return int(number)
+
+
+def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum in place, on the tensor's device; the host does not wait."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def on_main(act: Callable[[], T]) -> T:
+    """Call `act` on rank 0 only; every rank gets its value or its error. It needs no process group.
+
+    Args:
+        act: its value must be representable in JSON.
+    Raises:
+        signals.Stop: there are several ranks, and rank 0 has received a signal: here all can leave together.
+        ConfigError: `act` raised it, with the same sentences on every rank.
+        TrainingError: on the other ranks, when `act` raised anything else.
+    """
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1:
+        return act()
+    _meeting.decisions += 1
+    key = f"launcher/decision-{_meeting.decisions}"
+    if ranks.is_main:
+        try:
+            signals.check()
+            value = act()
+        except BaseException as error:
+            store().set(key, json.dumps(_described(error)))
+            if isinstance(error, signals.Stop):
+                _wait_until_read(key, ranks.world_size - 1)
+            raise
+        store().set(key, json.dumps(["done", value]))
+        return value
+    kind, answer = json.loads(store().get(key))
+    store().add(f"{key}/read", 1)
+    if kind == "refused":
+        raise ConfigError(*answer)
+    if kind == "stopped":
+        raise signals.Stop(answer)
+    if kind == "failed":
+        raise TrainingError(f"Rank 0 failed: {answer}")
+    agreed: T = answer
+    return agreed
+
+
+def _wait_until_read(key: str, readers: int) -> None:
+    """The store ends with this process, and a rank that is still importing torch has not read it yet."""
+    deadline.progress(STARTING)
+    until = time.monotonic() + STARTING
+    while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _described(error: BaseException) -> list[Any]:
+    """Rank 0's error, for the other ranks to raise."""
+    if isinstance(error, ConfigError):
+        return ["refused", error.sentences]
+    if isinstance(error, signals.Stop):
+        return ["stopped", error.signum]
+    return ["failed", f"{type(error).__name__}: {error}"]
+
+
+def report_failure(error: BaseException) -> None:
+    """Publish why this rank fails; only the first report of all ranks is kept."""
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1 or _meeting.store is None:
+        return
+    try:
+        _meeting.store.compare_set(FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}")
+    except Exception:  # rank 0 is gone, and the store with it
+        pass
+
+
+def reported_failure() -> str | None:
+    """The first failing rank's error; None without one. The other ranks see only a closed connection."""
+    if _meeting.store is None or Ranks.from_env().world_size == 1:
+        return None
+    try:
+        return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
+    except Exception:
+        return None
+
+
+class Agreement:
+    """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's step.
+
+    If each rank acted on its own flag, one would save while the others wait in a collective. The exchange has its own
+    gloo group: it needs no device and does not mix with the training's collectives.
+    """
+
+    def __init__(self) -> None:
+        self._group = host_group() if world_size() > 1 else None
+        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._work: Any = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one process, which may act on a signal without asking others."""
+        return self._group is None
+
+    def begin(self, value: int) -> None:
+        if self._group is None or self._work is not None:
+            return
+        self._flag[0] = value
+        self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def result(self, value: int) -> int:
+        """The agreed number; for one process, `value`."""
+        if self._group is None:
+            return value
+        if self._work is None:
+            self.begin(value)
+        self._work.wait()
+        self._work = None
+        return int(self._flag.item())

@@ -1,1 +1,0 @@
-"""One run: its folder on disk, and the processes that work on it."""

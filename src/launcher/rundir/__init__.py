@@ -1,0 +1,1 @@
+"""The folder of a run: its files, record, lock, logs and history."""

@@ -1,0 +1,204 @@
+"""The run folder and the names in it. People and scripts use these names: they are an interface."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
+
+FOLLOWER_LOCK = "tracker.lock"
+STEP = re.compile(r"step-(\d{8,})$")
+"""The name of a checkpoint's folder."""
+
+
+def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
+    """The steps of the checkpoints in a folder, in ascending order. Their content is not verified.
+
+    Args:
+        broken: include folders without a manifest.
+    """
+    if not root.is_dir():
+        return []
+    names = (STEP.match(entry.name) for entry in root.iterdir() if entry.is_dir() and not entry.is_symlink())
+    return sorted(int(m.group(1)) for m in names if m and (broken or (root / m.group(0) / "manifest.json").exists()))
+
+
+def checkpoint_of(outputs: Path, name: str) -> Path | None:
+    """The folder of a checkpoint that `<run id>/<step>` or a path names; None: there is none."""
+    run_id, _, step = name.rpartition("/")
+    if step.isdecimal() and run_id and "/" not in run_id:
+        matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
+        return matches[0] if len(matches) == 1 else None
+    folder = expanded(name)
+    return folder.resolve() if (folder / "manifest.json").is_file() else None
+
+
+def run_folders(folder: str) -> Iterator[str]:
+    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
+    if os.path.lexists(f"{folder}/run.json"):
+        yield folder
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name[0] != "."]
+    except OSError:
+        return
+    for name in sorted(names):
+        yield from run_folders(f"{folder}/{name}")
+
+
+def named_folders(outputs: Path, word: str) -> list[Path]:
+    """The folders of the runs that an id, `<name>/<id>`, a name, or the beginning of an id names."""
+    folders = [Path(folder) for folder in run_folders(str(outputs))]
+    return (
+        [folder for folder in folders if word in (folder.name, run_name(folder))]
+        or [folder for folder in folders if folder.parent.name == word]
+        or [folder for folder in folders if folder.name.startswith(word)]
+    )
+
+
+def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
+    """Where an option puts its files. In the run's folder, that is the path itself. Runs share any place outside it, so
+    there each run gets a folder `<name>/<id>` of its own.
+
+    Args:
+        workspace: the run's folder; None: the path is used as it is.
+        path: relative to the run's folder.
+        is_file: the path is a file's; its folder gets the run's folder.
+    """
+    path = expanded(path)
+    if workspace is None:
+        return path
+    own = Path(os.path.abspath(workspace))
+    if Path(os.path.normpath(own / path)).is_relative_to(own):
+        return workspace / path
+    place = Path(os.path.normpath(own / path))
+    return place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
+
+
+def is_copy(folder: Path, written_for: str | None) -> bool:
+    """Whether a file in a run's folder was copied there: the folder for which it was written exists, and is another."""
+    try:
+        return written_for is not None and not folder.samefile(written_for)
+    except OSError:  # it was moved, or is not visible from this machine
+        return False
+
+
+def run_name(workspace: Path) -> str:
+    """`<name>/<id>` of a run, by its folder."""
+    return "/".join(Path(os.path.abspath(workspace)).parts[-2:]).lstrip("/")
+
+
+class RunFolder:
+    """Paths of one run, `outputs/<run.name>/<run.id>/`. Creating this object touches nothing.
+
+    ```
+    .hydra/                        Hydra's record: config.yaml, overrides.yaml, hydra.yaml
+    run.json                       state and attempts (see `launcher.rundir.record`)
+    run.lock                       exists while a process works on the run (see `launcher.rundir.lock`)
+    metrics.jsonl                  one line for each logged step
+    media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
+    logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
+    checkpoints/step-00000100/     latest -> step-00000100, best -> ...
+    export/                        what job=export writes
+    ```
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def hydra(self) -> Path:
+        return self.path / ".hydra"
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "run.lock"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint, 0 for none. Its bytes are not verified."""
+        return max(checkpoint_steps(self.checkpoints), default=0)
+
+    def log_path(self, rank: int = 0) -> Path:
+        """The log of one rank; rank 0's is the run's."""
+        return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
+
+    def check_links(self) -> None:
+        """Check that what is written here stays here. `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
+
+        Raises:
+            ConfigError: a link leads out of the folder.
+        """
+        inside = self.path.resolve()
+        own = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
+        for folder in (self.hydra, self.logs, self.export, self.path / "images"):
+            own += [Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+        for entry in own:
+            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
+                raise ConfigError(
+                    f"run.dir='{self.path}': {entry.relative_to(self.path)} is a link to {os.path.realpath(entry)}, "
+                    "outside the run's folder, where nothing is written; remove the link."
+                )
+
+    @contextmanager
+    def being_written(self) -> Iterator[None]:
+        """
+        Raises:
+            ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is not a folder.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir='{self.path}': cannot be written ({error.strerror}); "
+                "use another folder for runs with paths.outputs=DIR."
+            ) from error
+
+    @contextmanager
+    def being_read(self) -> Iterator[None]:
+        """
+        Raises:
+            ConfigError: a read within failed.
+        """
+        try:
+            yield
+        except OSError as error:
+            name = error.filename or self.path
+            raise ConfigError(
+                f"run.dir='{self.path}': {name} cannot be read ({error.strerror}); move it away, or start another run "
+                "of the same configuration with run.tag=again."
+            ) from error
+
+    def create(self) -> "RunFolder":
+        """Create the folder and its `logs`. The others are created by whoever writes them."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self

@@ -1,0 +1,228 @@
+"""The course of a run, read from its metrics.jsonl, and sparklines."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from launcher.rundir.folder import RunFolder
+
+TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
+SMALL = 1 << 16
+"""Bytes. Of a larger file, only a few places are read where a few values are enough."""
+PLACE = 1 << 12
+"""Bytes read at each of these places."""
+BARS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 16
+WIDE_RANGE = 1000.0
+"""From this ratio of the largest to the smallest value on, a curve is drawn on a logarithmic scale."""
+
+
+@dataclass
+class Curve:
+    """A metric over the course of a run; `x` is what it is drawn against."""
+
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+
+    def smoothed(self, weight: float, log: bool = False) -> "Curve":
+        """An exponential moving average, corrected for its start; 0 changes nothing. Values that are not finite are
+        left out.
+
+        Args:
+            log: average the logarithms, for a logarithmic scale; values without one are left out.
+        """
+        mean = total = 0.0
+        result = Curve()
+        for x, y in zip(self.x, self.y, strict=True):
+            if math.isfinite(y) and (y > 0 or not log):
+                mean, total = weight * mean + (1 - weight) * (math.log(y) if log else y), weight * total + (1 - weight)
+                result.x.append(x)
+                result.y.append(math.exp(mean / total) if log else mean / total)
+        return result
+
+    def thinned(self, most: int) -> "Curve":
+        """At most this many points, evenly spaced; the first and the last are kept."""
+        places = evenly(len(self.x), most)
+        return Curve([self.x[place] for place in places], [self.y[place] for place in places])
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most `most` of `count` positions, evenly spaced; the first and the last are kept. `most` is at least 2."""
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+
+
+class History:
+    """The lines of a metrics.jsonl, each with its time since the first start.
+
+    Args:
+        rows: lines of metrics.jsonl, see `read_rows`.
+        starts: when each attempt started, in seconds since the epoch, by its number. Time between attempts does not
+            count.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float] | None = None):
+        self.rows = rows
+        self._elapsed = list(_elapsed(rows, starts or {}))
+
+    @classmethod
+    def of(cls, folder: RunFolder, starts: Mapping[int, float] | None = None) -> "History":
+        return cls(list(read_rows(folder.metrics_path)), starts)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics: `val/loss`."""
+        return list(dict.fromkeys(key for row in self.rows for key in row if "/" in key))
+
+    @property
+    def seconds(self) -> float:
+        """The time of training that the lines cover."""
+        return self._elapsed[-1] if self._elapsed else 0.0
+
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """The values of a metric, each with the index of its line."""
+        numbers = ((index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row)
+        return [(index, number) for index, number in numbers if number is not None]
+
+    def x(self, index: int, against: str = "step") -> float | None:
+        """Where a line is on an axis: `step`, `time` (seconds of training) or `samples`."""
+        return self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
+
+    def curve(self, metric: str, against: str = "step") -> Curve:
+        """A metric against `step`, `time` (seconds of training) or `samples`."""
+        points = [(self.x(index, against), y) for index, y in self.values(metric)]
+        known = [(x, y) for x, y in points if x is not None]
+        return Curve([x for x, _ in known], [y for _, y in known])
+
+    def restarts(self, against: str = "step") -> list[float]:
+        """Where on the axis the run was resumed."""
+        pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
+        ends = [index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")]
+        return [x for x in (self.x(index, against) for index in ends) if x is not None]
+
+
+def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> Iterator[float]:
+    total, last, attempt = 0.0, None, None
+    for row in rows:
+        now, number = as_number(row.get("time")), row.get("attempt")
+        if now is not None:
+            if number != attempt:
+                last, attempt = starts.get(number or 0, now), number
+            total += max(0.0, now - (now if last is None else last))
+            last = now
+        yield total
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are skipped."""
+    try:
+        with open(path, "rb") as file:
+            yield from parsed(file)
+    except FileNotFoundError:
+        return
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            row = _loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return json.loads(line)  # orjson rejects NaN and numbers larger than any float
+
+
+def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    written = [row.get(metric) for row in rows]
+    values = [value if type(value) is float else as_number(value) for value in written]
+    return [value for value in values if value is not None]
+
+
+def sampled(path: Path, metric: str, count: int) -> list[float]:
+    """About `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few places are read."""
+    try:
+        size = path.stat().st_size
+        if size <= SMALL:
+            return values_of(read_rows(path), metric)
+        with open(path, "rb") as file:
+            return list(_in_places(file, size, metric, count))
+    except OSError:
+        return []
+
+
+def _in_places(file: Any, size: int, metric: str, count: int) -> Iterator[float]:
+    for index in range(count):
+        start = index * max(0, size - PLACE) // (count - 1)
+        file.seek(start)
+        lines = file.read(PLACE).split(b"\n")[1 if start else 0 :]
+        values = [as_number(row.get(metric)) for row in parsed(lines)]
+        known = [value for value in values if value is not None]
+        if known:
+            yield known[-1] if index == count - 1 else known[0]
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """Values as a row of at most `width` bars; on a logarithmic scale where they differ by orders of magnitude. A value
+    that is not finite is a cross."""
+    groups = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
+    means = [_mean(group) for group in groups if group] if len(values) > width else list(values)
+    finite = [mean for mean in means if math.isfinite(mean)]
+    if finite and is_wide(finite):
+        means = [math.log(mean) if math.isfinite(mean) else mean for mean in means]
+        finite = [math.log(mean) for mean in finite]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return "".join(_bar(mean, low, high) for mean in means)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return "×"
+    span = high / 2 - low / 2  # halves: a difference of the largest floats is infinite
+    return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))] if span > 0 else BARS[0]
+
+
+def is_wide(values: Iterable[float]) -> bool:
+    """Whether finite values span orders of magnitude."""
+    known = list(values)
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= WIDE_RANGE
+
+
+def is_measured(name: str) -> bool:
+    """Whether a logged value depends on the moment and the machine, by its name: times, throughput and memory."""
+    return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
+
+
+def as_number(value: object) -> float | None:
+    """A number of metrics.jsonl, where "nan" and "inf" are strings; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def encodable(text: str, stream: object) -> bool:
+    """Whether a stream can show a text: an ASCII terminal has no bars."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except UnicodeError:
+        return False
+    return True

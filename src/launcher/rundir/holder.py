@@ -1,0 +1,125 @@
+"""Who holds the lock of a run folder, and whether that process is alive."""
+
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from launcher.process.identity import process_space, process_start
+from launcher.rundir.files import parse_json, patiently
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.record_format import iso
+
+SILENCE = 30.0  # seconds without a heartbeat after which a holder on another machine counts as dead
+HELD = "is on this run"
+"""In the sentence that refuses a second process on a run."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock. `space` identifies the process table that `pid` belongs to (see `process_space`)."""
+
+    token: str
+    host: str
+    space: str
+    pid: int
+    started: str | None
+    since: str
+    slurm_job_id: str | None = None
+
+    @classmethod
+    def current(cls) -> "Holder":
+        """This process, with a new token."""
+        pid = os.getpid()
+        return cls(
+            token=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            space=process_space(),
+            pid=pid,
+            started=process_start(pid),
+            since=iso(time.time()),
+            slurm_job_id=slurm_job_id(),
+        )
+
+    def is_local(self) -> bool:
+        """Whether this process can see the holder's process table."""
+        return self.host == socket.gethostname() and self.space == process_space()
+
+    def is_alive(self) -> bool:
+        """Whether a local holder's process still runs. For one on another machine, only the heartbeat shows that."""
+        started = process_start(self.pid)
+        return started is not None and started == self.started
+
+    def __str__(self) -> str:
+        job = f", SLURM job {self.slurm_job_id}" if self.slurm_job_id else ""
+        return f"process {self.pid} on {self.host}{job}, since {self.since}"
+
+
+def is_earlier_start(held: Holder) -> bool:
+    """Whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job only once it considers the
+    earlier start ended. After the loss of a node that may be wrong, but then the new start is the one that counts."""
+    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
+
+
+def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
+    """Whether a live process is on the run, without waiting: a holder on another machine is judged by the age of its
+    heartbeat."""
+    beat = last_beat(folder.lock_path)
+    if beat is None:
+        return False
+    held = read_holder(folder.lock_path)
+    if held is not None and held.is_local():
+        return held.is_alive()
+    return time.time() - beat < silence
+
+
+def held_here(folder: RunFolder) -> Holder | None:
+    """The live process of this machine that is on the run, if any.
+
+    For refusing early, before a run is built. Judging a holder on another machine takes a wait (`RunLock.acquire`).
+    """
+    held = read_holder(folder.lock_path)
+    return held if held is not None and held.is_local() and held.is_alive() else None
+
+
+def refusal(folder: RunFolder, held: Holder | None) -> str:
+    """The sentence for a second process on a live run."""
+    who = str(held) if held else "another process"
+    return (
+        f"run.dir='{folder.path}': {who}, {HELD}; wait for it or stop it, or start another run of "
+        "the same configuration with run.tag=again."
+    )
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who holds the lock at `path`; None if nobody does, or if its file cannot be parsed.
+
+    Raises:
+        OSError: it cannot be read, at several tries: who holds it is not known.
+    """
+    try:
+        data = parse_json(patiently(path.read_bytes))
+        return Holder(**{field.name: data[field.name] for field in fields(Holder)})
+    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
+        return None
+
+
+def last_beat(path: Path) -> float | None:
+    """The lock's modification time; None without a lock.
+
+    Raises:
+        OSError: it cannot be read, at several tries.
+    """
+    try:
+        return patiently(lambda: _modified(path))
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
+def _modified(path: Path) -> float:
+    with open(path, "rb") as file:  # a network file system asks its server on opening, not on stat
+        return os.fstat(file.fileno()).st_mtime

@@ -1,0 +1,288 @@
+"""The lock of a run folder: one live process at a time works on a run.
+
+The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network file
+systems: an atomic hard link creates it complete, and its holder touches it every few seconds.
+
+Is a holder alive? On this machine, if the kernel has a process with its id *and* start time (ids are reused). On
+another machine, only its heartbeat shows that: the holder is alive if the lock's time changes while we watch, and dead
+if it does not for `silence` seconds. Two readings of one file server's clock are compared, never two machines' clocks.
+
+filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name (containers), it takes over
+a live holder's lock. It also waits for the whole lease to refuse a live holder elsewhere, or to replace a zombie here.
+"""
+
+import errno
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.rundir.files import patiently
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import SILENCE, Holder, is_earlier_start, last_beat, read_holder, refusal
+from launcher.rundir.record_format import read_record
+
+BEAT = 5.0  # seconds between two heartbeats
+
+logger = logging.getLogger(__name__)
+
+
+class LockLost(Exception):
+    """Another process has the run, or its folder is gone."""
+
+
+class RunLock:
+    """The lock of one run folder, used with `with`, or by `acquire` and `release`. Only rank 0 takes it.
+
+    Args:
+        beat: seconds between two heartbeats.
+        silence: seconds without a heartbeat after which a holder on another machine is dead.
+        on_lost: called with a sentence, in any thread, once this process must no longer write to the run.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        beat: float = BEAT,
+        silence: float = SILENCE,
+        sleep: Callable[[float], None] = time.sleep,
+        on_lost: Callable[[str], None] | None = None,
+    ):
+        self.folder = folder
+        self.path = folder.lock_path
+        self.beat = beat
+        self.silence = silence
+        self.sleep = sleep
+        self.on_lost = on_lost
+        self.holder: Holder | None = None  # this process, while it holds the lock
+        self._attempts_before = 0
+        self._has_record = False  # run.json was seen while this process held the lock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "RunLock":
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Take the lock, also a dead holder's. For a holder on another machine, this takes up to `silence` seconds.
+
+        Raises:
+            ConfigError: another process holds it, which the sentence names; or the folder cannot be written.
+        """
+        me = Holder.current()
+        with self.folder.being_written():
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise ConfigError(f"run.dir='{self.folder.path}': {self.path.name} is a folder; move it away.")
+            with self._lock_file(me) as temporary:
+                while not place(temporary, self.path) and not self._replace_dead(temporary):
+                    pass
+        self._attempts_before = len(read_attempts(self.folder))
+        self._sweep()
+        self.holder = me
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lock back. Does nothing without one, or in a process forked from the holder."""
+        if self.holder is None or self.holder.pid != os.getpid():
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            if self.is_held():
+                patiently(lambda: self.path.unlink(missing_ok=True))
+        except OSError as error:  # the next process takes over the lock of one that has ended
+            logger.warning("%s could not be removed: %s.", self.path, error)
+        self.holder = None
+
+    def is_held(self) -> bool:
+        """Whether the lock file still names this process.
+
+        Raises:
+            OSError: it cannot be read, at several tries. The lock may be held, and may be lost.
+        """
+        if self.holder is None:
+            return False
+        current = read_holder(self.path)
+        return current is not None and current.token == self.holder.token
+
+    def check(self) -> None:
+        """Call this before every write that commits something. Does nothing before the lock is acquired.
+
+        A process that was suspended, or cut off from the file system, looks dead to the others: one of them may have
+        taken over the run, and even completed it. A lock file that was merely removed is put back.
+
+        Raises:
+            LockLost: the run is no longer this process's, and `on_lost` has returned.
+            OSError: whose it is cannot be read. Then nothing may be written for now, as after any other error of the
+                disk.
+        """
+        holder = self.holder
+        if holder is None:
+            return
+        was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
+        self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
+        if self.is_held() or (not was_removed and not os.path.lexists(self.path) and self._put_back(holder)):
+            return
+        cause = f"this process ({holder}) has lost the run's lock to {read_holder(self.path) or 'another process'}"
+        if was_removed and not os.path.lexists(self.path):
+            cause = f"the run's folder was removed while this process ({holder}) was on it"
+        reason = f"run.dir='{self.folder.path}': {cause}; it stops, and writes nothing more."
+        if self.on_lost is not None:
+            self.on_lost(reason)
+        raise LockLost(reason)
+
+    def _put_back(self, holder: Holder) -> bool:
+        """Create a removed lock file again, unless another process has begun an attempt in the meantime."""
+        if any((attempt["host"], attempt["pid"]) != (holder.host, holder.pid) for attempt in self._new_attempts()):
+            return False
+        try:
+            with self._lock_file(holder) as temporary:
+                if not place(temporary, self.path):
+                    return self.is_held()  # put back by our other thread
+        except FileNotFoundError:  # the run's folder was removed
+            return False
+        logger.warning("%s was removed; this process put it back.", self.path)
+        return True
+
+    def _new_attempts(self) -> list[dict[str, Any]]:
+        """The attempts that began after this process acquired the lock."""
+        return read_attempts(self.folder)[self._attempts_before :]
+
+    @contextmanager
+    def _lock_file(self, holder: Holder) -> Iterator[Path]:
+        """A complete lock file under a hidden name, to be linked."""
+        temporary = self.path.with_name(f".{self.path.name}.{holder.token}")
+        try:
+            temporary.write_text(json.dumps(asdict(holder), indent=2) + "\n")
+            yield temporary
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(self.beat):
+            try:
+                self.check()
+                os.utime(self.path)  # without a time: the file server's own clock
+            except LockLost as lost:
+                logger.error("%s", lost)
+                return
+            except OSError as error:
+                logger.warning("%s: no heartbeat: %s.", self.path, error)
+
+    def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
+        """Whether the lock's holder is alive. `fresh` is a new file, which has the file server's present time."""
+        if held is not None and held.is_local():
+            return held.is_alive()
+        if held is not None and is_earlier_start(held):
+            return False
+        first, now = last_beat(self.path), last_beat(fresh)
+        if first is None or (now is not None and now - first > 10 * self.silence):
+            return False
+        waited, pause = 0.0, min(1.0, self.silence / 10)
+        while waited < self.silence:
+            self.sleep(pause)
+            waited += pause
+            beat = last_beat(self.path)
+            if beat != first:
+                return beat is not None  # None: released
+        return False
+
+    def _replace_dead(self, temporary: Path) -> bool:
+        """Whether a dead holder's lock was replaced by `temporary`; False: look again.
+
+        Raises:
+            ConfigError: the holder is alive.
+        """
+        held = read_holder(self.path)
+        if held is None and not os.path.lexists(self.path):
+            return False  # released in the meantime
+        if self._is_alive(held, temporary):
+            raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
+        beat, now = last_beat(self.path), last_beat(temporary)
+        if not self._take_over(held, temporary):
+            self.sleep(0.05)
+            return False
+        logger.info("Took over the lock of %s, which is gone.", held or "an unknown process")
+        if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
+            self.sleep(2 * self.beat)  # the holder may be alive, and ends once it finds its lock gone
+        return True
+
+    def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
+        """Replace a dead holder's lock by the file `temporary`; False if another process got there first.
+
+        One process at a time may do so, else two that saw the same dead holder would both win: the slower one would
+        replace the faster one's new lock. The right to do so is another such file, the claim. A process keeps its claim
+        for two system calls only, so a claim that stays belongs to a process that was killed between them.
+        """
+        claim = self.path.with_name(f".{self.path.name}.claim")
+        if not place(temporary, claim):
+            if not self._is_claimed(claim):
+                claim.unlink(missing_ok=True)
+            return False
+        if os.path.lexists(self.path) and read_holder(self.path) == dead:  # a dangling link exists too
+            os.replace(claim, self.path)
+            return True
+        claim.unlink(missing_ok=True)
+        return False
+
+    def _is_claimed(self, claim: Path) -> bool:
+        """Whether a live process has made the claim."""
+        claimant, before = read_holder(claim), last_beat(claim)
+        if claimant is not None and claimant.is_local():
+            return claimant.is_alive()
+        self.sleep(min(1.0, self.silence))
+        return before is None or last_beat(claim) != before
+
+    def _sweep(self) -> None:
+        """Remove the temporary files of processes that were killed while they waited for the lock."""
+        for path in self.path.parent.glob(f".{self.path.name}.*"):
+            left, written = read_holder(path), last_beat(path)
+            is_old = written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
+            if (left is None and is_old) or (left is not None and left.is_local() and not left.is_alive()):
+                path.unlink(missing_ok=True)
+
+
+def place(source: Path, target: Path) -> bool:
+    """Create `target` with the content of `source`, atomically; False if it exists already."""
+    try:
+        os.link(source, target)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+            raise
+    try:  # a file system without hard links: still exclusive, but the file is incomplete for a moment
+        with open(target, "x") as file:
+            file.write(source.read_text())
+        return True
+    except FileExistsError:
+        return False
+
+
+def read_attempts(folder: RunFolder) -> list[dict[str, Any]]:
+    """The attempts in run.json; empty without a valid one."""
+    try:
+        return list(read_record(folder.record_path).get("attempts", []))
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,206 @@
+"""Log records on the screen and in the run's files."""
+
+import io
+import logging
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from launcher.rundir.files import unused
+
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
+
+_console: Any = None
+
+
+def console() -> Any:
+    """The process's one rich console: the live bar and log lines share the terminal."""
+    global _console
+    if _console is None:
+        from rich.console import Console
+
+        _console = Console()
+    return _console
+
+
+class _Terminal(io.TextIOWrapper):
+    """A terminal that may be closed while the run saves (SIGHUP): failed writes to it are ignored."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def prepare_output() -> None:
+    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before another file can get
+    its number, and a terminal may go away. Hide a warning of Hydra 1.4 about configurations from strangers: `_target_`
+    is the only registry here, and names what the user's own code has."""
+    warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+        stream = getattr(sys, name)
+        if number and stream.isatty() and hasattr(stream, "buffer"):
+            setattr(sys, name, _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True))
+
+
+@contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """If the reader of the output closes the pipe (`| head`), exit quietly, with the exit code that SIGPIPE gives.
+
+    Raises:
+        SystemExit: the pipe was closed.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
+        if not unread:
+            raise  # another pipe broke
+        for stream in unread:  # the interpreter flushes them at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _is_unread(stream: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(stream, 0)  # errors alone
+    return any(flags & (select.POLLERR | select.POLLHUP) for _, flags in poll.poll(0))
+
+
+def is_live_terminal() -> bool:
+    """Whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def announce_imports(what: str = "Loading torch") -> None:
+    """Print one line on a terminal before imports that take seconds; nothing if they are done."""
+    if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
+        setup_logging(None)
+        logging.getLogger("launcher").info("%s.", what)
+
+
+def file_only(logger: logging.Logger, line: str) -> None:
+    """Log a line to the run's file only, where a live bar shows the same on the screen."""
+    if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
+        logger.info(line, extra={"file_only": True})
+
+
+class _TerminalHandler(logging.Handler):
+    """Prints through the rich console, above a live bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "file_only", False):
+            return
+        try:
+            console().print(self.colored(record), soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+    def colored(self, record: logging.LogRecord) -> Any:
+        """The line with its level in colour. rich leaves colours out for NO_COLOR and TERM=dumb."""
+        from rich.text import Text
+
+        line = self.format(record)
+        text = Text(line)
+        if style := LEVEL_STYLES.get(record.levelname):
+            start = line.find(record.levelname)
+            text.stylize(style, start, start + len(record.levelname))
+        return text
+
+
+class _IgnoresOSErrors:
+    """A full disk or a closed pipe must not stop training, nor print a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)  # type: ignore[misc]
+
+
+class _Keeping(logging.Handler):
+    """Keeps records in memory for a file that is not to be written yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+class _FileHandler(_IgnoresOSErrors, logging.FileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the base class opens the file outside of its own `try`
+            super().emit(record)
+
+
+class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
+    pass
+
+
+def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
+    """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and warnings to the
+    screen. A rank that our own command started leaves the screen to rank 0: its file gets everything it prints.
+
+    Each call replaces the handlers of the previous call: every run of a sweep has its own file.
+
+    Args:
+        keep: also keep the lines in memory, for the file that the next call names: a start that is rejected must not
+            write a log.
+    """
+    root, kept = logging.getLogger(), []
+    for old in [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]:
+        root.removeHandler(old)
+        kept += old.records if isinstance(old, _Keeping) and file is not None else []
+        old.close()
+    screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
+    handlers, is_diverted = [screen], False
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            os.rename(file, unused(file))
+        if is_diverted := bool(rank) and "LAUNCHER_PARENT" in os.environ:
+            _divert(file)
+        else:
+            handlers.append(_FileHandler(file, delay=True))
+    if keep:
+        handlers.append(_Keeping())
+    screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
+    for handler in handlers:
+        prefix = f"[rank {rank}] " if rank else ""
+        handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
+        handler.of_launcher = True  # type: ignore[attr-defined]
+        root.addHandler(handler)
+    for record in kept:
+        handlers[-1].handle(record)  # the file's, also where the screen is diverted to it
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+
+def _divert(file: Path) -> None:
+    """Send standard output and standard error to a file, including those of native code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for number in (1, 2):
+        os.dup2(target, number)
+    os.close(target)

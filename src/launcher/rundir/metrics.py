@@ -1,0 +1,62 @@
+"""What metrics.jsonl says of a run as a whole: the loss curve and the newest value of each metric."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.rundir.history import SMALL, parsed, read_rows, sampled, sparkline, values_of
+from launcher.rundir.record_format import json_value
+
+LOSS, CURVE_WIDTH = "train/loss", 10
+TAIL_BYTES = 1 << 20
+MAX_TEXT = 1 << 14
+"""Characters of a summary, which is a part of run.json."""
+
+
+class Value(NamedTuple):
+    """A metric's value and the step it was logged at."""
+
+    value: Any
+    step: int | None
+
+
+def summary(path: Path) -> dict[str, Any] | None:
+    """The same as `curve_and_newest` for run.json; None if nothing is logged, or it is too long for that."""
+    curve, newest = curve_and_newest(path)
+    plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
+    return {"curve": curve, "newest": plain} if plain and len(json.dumps(plain)) <= MAX_TEXT else None
+
+
+def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
+    """The training loss in a metrics.jsonl of any length as a row of bars, and its `newest_metrics`."""
+    with suppress(OSError):
+        if path.stat().st_size <= SMALL:
+            rows = list(read_rows(path))
+            return sparkline(values_of(rows, LOSS), CURVE_WIDTH), newest_of(rows)
+    return sparkline(sampled(path, LOSS, CURVE_WIDTH), CURVE_WIDTH), newest_metrics(path)
+
+
+def newest_metrics(path: Path) -> dict[str, Value]:
+    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file cannot be read."""
+    return newest_of(parsed(last_bytes(path).splitlines()))
+
+
+def newest_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+    newest: dict[str, Mapping[str, Any]] = {}
+    for line in lines:
+        newest |= dict.fromkeys(line, line)
+    return {key: Value(line[key], line.get("step")) for key, line in newest.items() if "/" in key}
+
+
+def last_bytes(path: Path, most: int = TAIL_BYTES) -> bytes:
+    """The complete lines in the last bytes of a file; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - most)
+            file.seek(start)
+            return file.read() if not start else file.read().partition(b"\n")[2]
+    except OSError:
+        return b""

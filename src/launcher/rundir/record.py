@@ -1,0 +1,346 @@
+"""The run record, `run.json`: the state of a run, and how each attempt at it ended.
+
+Only rank 0 writes it, and only while it holds the run's lock. Every write replaces the whole file, so a reader never
+sees half a record and `kill -9` leaves the previous one. A run resumes from its checkpoints, never from this file.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from launcher.rundir import metrics
+from launcher.rundir.files import patiently, replace_file, unused
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.provenance import git_state, slurm_job_id, versions
+from launcher.rundir.record_format import (
+    ATTEMPT_TYPES,
+    IDENTITY_VERSION,
+    Attempt,
+    Outcome,
+    iso,
+    plain_number,
+    read_record,
+)
+
+logger = logging.getLogger(__name__)
+
+
+SOONEST = 1.0
+"""Seconds from the beginning of an attempt to the first write of its progress."""
+
+
+def seconds_up() -> float:
+    """Seconds that no clock changes; those of a suspended machine count where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class RunRecord:
+    """Reads and writes one `run.json`.
+
+    `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is set back while a run
+    trains would give it a negative duration. `interval` is the least time, in seconds of that clock, between
+    two writes of `progress`, except in an attempt's first seconds: each is an fsync, which a training loop of
+    millisecond steps would feel.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        check_lock: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = seconds_up,
+        interval: float = 10.0,
+    ):
+        self.folder, self.path = folder, folder.record_path
+        self.check_lock = check_lock
+        self.clock, self.timer = clock, timer
+        self._began_at = self._began = 0.0
+        self.interval = interval
+        self.written_at: float | None = None
+        self.data: dict[str, Any] = {
+            "id": folder.path.name,
+            "name": folder.path.parent.name,
+            "state": None,
+            "step": 0,
+            "max_steps": None,
+            "checkpoint": None,
+            "world_size": None,
+            "strategy": None,
+            "git": None,
+            "versions": {},
+            "loss": None,
+            "best": None,
+            "forked_from": None,
+            "logged": None,
+            "overrides": None,
+            "choices": {},
+            "config_dir": None,
+            "config": {},
+            "identity": None,
+            "identity_version": None,
+            "folder": None,
+        }
+        self.attempts: list[Attempt] = []
+        self._damage: str | None = None
+        """What is wrong with the file, until it is set aside and replaced."""
+        self._load()
+
+    @property
+    def state(self) -> str | None:
+        """queued, running, paused, preempted, cancelled, completed or failed; None before the first attempt."""
+        state: str | None = self.data["state"]
+        return state
+
+    @property
+    def step(self) -> int:
+        step: int = self.data["step"]
+        return step
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next attempt."""
+        return self.attempts[-1].number + 1 if self.attempts else 1
+
+    def begin_attempt(
+        self,
+        *,
+        start_step: int,
+        max_steps: int,
+        world_size: int,
+        strategy: str,
+        resume: str | None = None,
+        code: str | os.PathLike[str] | None = None,
+        command: Mapping[str, Any] = MappingProxyType({}),
+    ) -> int:
+        """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
+
+        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
+        `resume` is the request (`run.resume`) that it has followed, `code` the folder whose git state is recorded
+        (default: the working directory), `command` what is stored of the command (see `launcher.config.command`).
+        Raises OSError when the record cannot be written.
+        """
+        self._began_at, self._began = self.clock(), self.timer()
+        now = iso(self._began_at)
+        self._close_killed()
+        number = self.next_number
+        self._roll_back(start_step)
+        self.attempts.append(
+            Attempt(
+                number=number,
+                started=now,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                slurm_job_id=slurm_job_id(),
+                start_step=start_step,
+                world_size=world_size,
+                resume=resume,
+            )
+        )
+        self.data.update(
+            state="running",
+            step=start_step,
+            max_steps=max_steps,
+            world_size=world_size,
+            strategy=strategy,
+            git=git_state(code or Path.cwd()),
+            versions=versions(),
+            logged=None,
+        )
+        self._note_command(command)
+        self._write()
+        return number
+
+    def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
+        """Add an attempt that ended before it began: nothing else is known to have changed.
+
+        Raises OSError when the record cannot be written.
+        """
+        self._close_killed()
+        self._add_closed(outcome, reason, exit_code)
+        self.data["state"] = outcome
+        self._write()
+
+    def _add_closed(self, outcome: Outcome, reason: str, exit_code: int | None) -> None:
+        now, number = self._time(), self.next_number
+        attempt = Attempt(number, now, socket.gethostname(), os.getpid(), self.step, now, slurm_job_id(), self.step)
+        attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
+        self.attempts.append(attempt)
+
+    def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Note that the run waits for a scheduler, and what is stored of the command that submitted it.
+
+        Raises OSError when the record cannot be written.
+        """
+        self._close_killed()
+        self.data["state"] = "queued"
+        self._note_command(command)
+        self._write()
+
+    def revise(
+        self,
+        state: Literal["preempted", "cancelled", "failed"],
+        outcome: Outcome,
+        *,
+        reason: str,
+        exit_code: int | None = None,
+        slurm_job_id: str | None = None,
+    ) -> None:
+        """Correct how the newest attempt ended: why a signal came is known only after the attempt was closed.
+
+        An attempt of another SLURM job than `slurm_job_id` (that of this process) is not changed, nor is a completed or
+        cancelled run. Raises OSError when the record cannot be written.
+        """
+        attempt = self.attempt
+        if self.state in ("completed", "cancelled"):
+            return
+        if attempt is not None and attempt.slurm_job_id == slurm_job_id:
+            self._close_killed()
+            attempt.outcome, attempt.reason = outcome, reason[:500]
+            attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
+        elif state == "failed":  # before it began an attempt
+            self._add_closed(outcome, reason, exit_code)
+        self.data["state"] = state
+        self._write()
+
+    def progress(
+        self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False
+    ) -> bool:
+        """Note how far the run is; True when that was written.
+
+        `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and training
+        continues: the next write may succeed, and no run depends on this file.
+        """
+        self._note(step, loss, best)
+        if not (self._is_due() or force):
+            return False
+        try:
+            self._write()
+        except OSError as error:
+            self.written_at = self.clock()  # not again at every step
+            logger.warning("%s could not be written: %s", self.path, error)
+            return False
+        return True
+
+    def _is_due(self) -> bool:
+        """Whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8 of them, so that a listing
+        soon shows that it trains."""
+        if self.written_at is None:
+            return True
+        age = self.written_at - self._began_at if self._began_at else self.interval
+        return abs(self.clock() - self.written_at) >= min(self.interval, max(SOONEST, age))
+
+    def end_attempt(
+        self,
+        outcome: Outcome,
+        *,
+        end_step: int,
+        signal: str | None = None,
+        exit_code: int | None = None,
+        reason: str | None = None,
+        loss: float | None = None,
+        best: dict[str, Any] | None = None,
+    ) -> None:
+        """Close the open attempt.
+
+        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end came earlier (early
+        stopping). Raises ValueError if `completed` is not true, OSError when the record cannot be written.
+        """
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            raise ValueError("no attempt is open")
+        if outcome == "completed":
+            reached = self.data["max_steps"] is not None and end_step >= self.data["max_steps"]
+            if signal is not None or exit_code not in (None, 0) or not (reached or reason):
+                raise ValueError(
+                    f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
+                    f"exit code {exit_code}, reason {reason}"
+                )
+        self._note(end_step, loss, best)
+        self.data["logged"] = metrics.summary(self.folder.metrics_path)
+        attempt.ended = iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
+        attempt.end_step = end_step
+        attempt.outcome = outcome
+        attempt.signal = signal
+        attempt.exit_code = exit_code
+        attempt.reason = reason
+        self.data["state"] = "failed" if outcome == "killed" else outcome
+        patiently(self._write)  # the last write: no later one makes up for it
+
+    def _note_command(self, command: Mapping[str, Any]) -> None:
+        """Note the newest command. The identity is that of the first: what a run is named by does not change."""
+        identity = self.data["identity"] or command.get("identity")
+        self.data.update(command, identity=identity, identity_version=None if identity is None else IDENTITY_VERSION)
+
+    def _roll_back(self, step: int) -> None:
+        """Forget what was recorded of steps after `step`, which are computed again."""
+        if step == 0:
+            self.data["checkpoint"] = None
+        if step < self.step:
+            self.data["loss"] = None
+            if (self.data["best"] or {}).get("step", 0) > step:
+                self.data["best"] = None
+
+    def _note(self, step: int, loss: float | None, best: dict[str, Any] | None) -> None:
+        self.data["step"] = step
+        if loss is not None:
+            self.data["loss"] = plain_number(loss)
+        if best is not None:
+            self.data["best"] = {**best, "value": plain_number(best["value"])}
+
+    def _close_killed(self) -> None:
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None:
+            return
+        attempt.outcome = "killed"
+        attempt.ended = iso(self.path.stat().st_mtime)  # the last that is known of it
+        attempt.end_step = self.step
+        attempt.reason = "the process ended without recording why: it was killed, or the machine went down"
+
+    def _load(self) -> None:
+        try:
+            data = read_record(self.path)
+        except FileNotFoundError:
+            return
+        except (ValueError, IsADirectoryError) as error:
+            self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
+            self.data["step"] = self.folder.newest_step()
+            return
+        self.attempts = [Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES}) for old in data.pop("attempts", [])]
+        self.data = {**self.data, **data}
+
+    def _write(self) -> None:
+        if self.check_lock is not None:
+            self.check_lock()
+        if self._damage is not None:
+            self._set_aside(self._damage)
+        self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
+        self.data["folder"] = str(self.folder.path.absolute())
+        data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
+        replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
+        self.written_at = self.clock()
+
+    def _set_aside(self, damage: str) -> None:
+        """Keep a damaged file under another name, rather than when it is read: a reader may not write."""
+        aside = unused(self.path)
+        os.replace(self.path, aside)
+        self._damage = None
+        logger.warning(
+            "%s is damaged (%s): set aside as %s; the run is at step %d, by its checkpoints.",
+            self.path, damage, aside.name, self.step,
+        )  # fmt: skip
+
+    def _time(self) -> str:
+        return iso(self.clock())

@@ -1,0 +1,149 @@
+"""The format of `run.json`: its keys, their types, and how a number and a time are written."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
+
+import orjson
+
+from launcher.rundir.files import patiently
+from launcher.rundir.folder import run_name
+
+Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
+STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
+OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
+IDENTITY_VERSION = 1
+"""Of what is hashed for a run's id: a change gives every run another id."""
+RECORD_TYPES: dict[str, Any] = {
+    "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
+    "world_size": OPTIONAL_INT,
+    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
+    "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
+    "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
+    "identity": (dict, NoneType), "identity_version": OPTIONAL_INT,
+    "folder": OPTIONAL_TEXT,
+}  # fmt: skip
+FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
+LOGGED_TYPES: dict[str, Any] = {"curve": str, "newest": dict}
+BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
+ATTEMPT_TYPES: dict[str, Any] = {
+    "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
+    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
+    "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
+    "resume": OPTIONAL_TEXT,
+}  # fmt: skip
+
+
+@dataclass
+class Attempt:
+    """One process (or group of ranks) that worked on the run. `outcome` is None while it works.
+
+    Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
+    """
+
+    number: int
+    started: str
+    host: str
+    pid: int
+    start_step: int
+    ended: str | None = None
+    slurm_job_id: str | None = None
+    end_step: int | None = None
+    outcome: Outcome | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    world_size: int | None = None
+    resume: str | None = None
+    """The value of `run.resume`, once it was followed."""
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A `run.json` as a dictionary.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not a run record: not JSON, or a value of the wrong type.
+    """
+    return parse_record(patiently(Path(path).read_bytes))
+
+
+def run_names(folder: Path) -> list[str]:
+    """The names (`<name>/<id>`) that a run's checkpoints may have: by its folder, and by its record, if the folder was
+    renamed."""
+    names = [run_name(folder)]
+    with suppress(OSError, ValueError):
+        record = read_record(folder / "run.json")
+        names += [f"{record['name']}/{record['id']}"] if {"name", "id"} <= record.keys() else []
+    return list(dict.fromkeys(names))
+
+
+def parse_record(content: bytes) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: it is not a run record.
+    """
+    data = orjson.loads(content)
+    if not isinstance(data, dict):
+        raise ValueError("not a mapping")
+    _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
+    if data.get("state") not in STATES:
+        raise ValueError(f"state is {data['state']!r}")
+    if data.get("best") is not None:
+        _check(data["best"], BEST_TYPES, "best.", every_key=True)
+    if data.get("forked_from") is not None:
+        _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
+    if data.get("logged") is not None:
+        _check(data["logged"], LOGGED_TYPES, "logged.", every_key=True)
+        for name, value in data["logged"]["newest"].items():
+            if not (isinstance(value, list) and len(value) == 2):
+                raise ValueError(f"logged.newest.{name} is {value!r:.40}")
+    for override in data.get("overrides") or ():
+        if not isinstance(override, str):
+            raise ValueError(f"overrides has {override!r:.40}")
+    for index, attempt in enumerate(data.get("attempts", [])):
+        _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
+    return data
+
+
+def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
+    """Raises ValueError for a value of the wrong type."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.rstrip('.')} is not a mapping")
+    for key in types if every_key else data:
+        if key in types and not isinstance(data.get(key), types[key]):
+            raise ValueError(f"{path}{key} is {data.get(key)!r:.40}")
+
+
+def iso(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def plain_number(value: float) -> float | str:
+    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def json_value(value: Any) -> Any:
+    """A value for JSON. What its readers do not agree on becomes text: infinite and huge numbers, and objects."""
+    if isinstance(value, float):
+        return plain_number(value)
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def has_followed(attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None) -> bool:
+    """Whether an attempt of this SLURM job has done what this value of `run.resume` requests. The value holds for the
+    first start of a submission alone."""
+    return slurm_job_id is not None and any(
+        one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
+    )

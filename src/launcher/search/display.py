@@ -1,0 +1,142 @@
+"""The trials of a search as a table: live on a terminal, and at the end."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from launcher.config.direction import ranked
+from launcher.rundir.logs import console, is_live_terminal
+from launcher.runs.format import number as short
+from launcher.runs.table import GAP, Table, terminal_width
+from launcher.search.search import Search
+from launcher.search.trials import Trial
+
+MOST_ROWS = 20
+LINES_BESIDES = 4
+"""Lines of a terminal that rows cannot use: the heading, the last message and the shell's output."""
+STYLES = {
+    "running": "green",
+    "preempted": "yellow",
+    "paused": "cyan",
+    "pruned": "yellow",
+    "failed": "red",
+    "invalid": "red",
+}
+
+
+class Display:
+    """Prints what happens in a search: lines and, on a terminal, a live table below them.
+
+    Use it as a context manager; the table is erased at its end.
+    """
+
+    def __init__(self) -> None:
+        self._live: Any = None
+
+    def __enter__(self) -> "Display":
+        if is_live_terminal():
+            from rich.live import Live
+
+            self._live = Live(console=console(), auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        if self._live is None:
+            print(line, flush=True)
+        else:
+            console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, search: Search) -> None:
+        """Redraw the table."""
+        if self._live is None:
+            return
+        width, height = shutil.get_terminal_size()
+        rows = max(1, min(MOST_ROWS, height - LINES_BESIDES))
+        table = trial_table(search, active_first(search)[:rows], width)
+        lines = table.lines(width, not console().no_color)
+        self._live.update(Text.from_ansi("\n".join(lines), no_wrap=True), refresh=True)
+
+
+def print_table(search: Search) -> None:
+    """The best trials."""
+    trial_table(search, best_first(search)[:MOST_ROWS], terminal_width()).print()
+
+
+def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
+    """
+    Args:
+        width: of the terminal; None: unlimited. Columns that do not fit are left out: first run, rung and step, then
+            parameters.
+    """
+    settings, rungs = search.settings, search.rungs
+    params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
+    states = [_state(trial, search) for trial in trials]
+    columns = {
+        "trial": [str(trial.number) for trial in trials],
+        "state": states,
+        "step": [str(trial.step) for trial in trials],
+        "rung": [f"{sum(trial.step >= rung for rung in rungs)}/{len(rungs)}" for trial in trials],
+    }
+    if not rungs:
+        del columns["rung"]
+    for index, name in enumerate(settings.objectives):
+        values = [trial.values(settings)[index] for trial in trials]
+        columns[name] = ["-" if math.isnan(value) else short(value) for value in values]
+    for key in params:
+        columns[key] = [_param(trial.params.get(key, "-")) for trial in trials]
+    columns["run"] = [trial.run or "-" for trial in trials]
+    dropped = ["run", "rung", "step", *reversed(params)]
+    names = _that_fit(columns, dropped, width)
+    right = {"trial", "step", "rung", *settings.objectives}
+    return Table(
+        headings=[_heading(name, params) for name in names],
+        rows=list(zip(*(columns[name] for name in names), strict=True)),
+        right=frozenset(index for index, name in enumerate(names) if name in right),
+        shrinks=range(len(names) - 1, -1, -1),
+        styles={(row, 1): STYLES[state] for row, state in enumerate(states) if state in STYLES},
+    )
+
+
+def _state(trial: Trial, search: Search) -> str:
+    status = trial.status(search.settings)
+    is_running = status == "open" and trial.number in search.runner.running()
+    return search.runner.phase(trial.number) if is_running else status
+
+
+def _param(value: object) -> str:
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def _heading(name: str, params: Sequence[str]) -> str:
+    """A parameter's heading is the last part of its key, if no other key ends in it."""
+    last = name.rpartition(".")[2]
+    return last if name in params and sum(key.rpartition(".")[2] == last for key in params) == 1 else name
+
+
+def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int | None) -> list[str]:
+    params = [name for name in dropped if name in columns]
+    widths = {name: max(map(len, [_heading(name, params), *cells])) + GAP for name, cells in columns.items()}
+    for name in dropped if width is not None else ():
+        if sum(widths.values()) - GAP > (width or 0):
+            widths.pop(name, None)
+    return list(widths)
+
+
+def best_first(search: Search) -> list[Trial]:
+    """The completed trials before the others, each the best first."""
+    settings = search.settings
+    trials = ranked(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
+    return sorted(trials, key=lambda trial: trial.status(settings) != "completed")
+
+
+def active_first(search: Search) -> list[Trial]:
+    active = search.runner.running()
+    return sorted(best_first(search), key=lambda trial: trial.number not in active)

@@ -1,0 +1,204 @@
+"""`hydra/sweeper=optuna`: from Hydra's arguments to a search."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.cli.composer import Composer
+from launcher.cli.main import note_start
+from launcher.cli.sweep import SweepJob, check_jobs
+from launcher.config.construct import construct
+from launcher.config.messages import hint
+from launcher.config.options import TRAIN_JOB
+from launcher.config.session import COMPOSITION_ERRORS, first_line
+from launcher.config.tree import leaves, walk
+from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import held_here
+from launcher.rundir.lock import RunLock
+from launcher.runs.stored_study import JOURNAL, STUDIES
+from launcher.search.conditional import function_of
+from launcher.search.display import Display
+from launcher.search.local import LocalRunner, Runner
+from launcher.search.results import conclude
+from launcher.search.rungs import rungs_of
+from launcher.search.samplers import make_sampler
+from launcher.search.search import Search, remove_empty
+from launcher.search.settings import SLURM, Settings, settings_of
+from launcher.search.slurm import SlurmRunner
+from launcher.search.space import Space, as_json, bare, is_setting, overrides_of, point, read_space
+from launcher.search.warm_start import add_known_runs
+from launcher.slurm.causes import Budget
+from launcher.slurm.journal import RESTARTS
+from launcher.slurm.requeue import guarded
+
+SHARES = 0.0, 1.0, 0.5
+"""Points of the space (as shares of each range) that are tried for a valid configuration."""
+LOCAL = "launcher.dispatch.local.LocalDispatch"
+
+
+def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> None:
+    """Search until the study has all its trials.
+
+    Raises:
+        ConfigError: the search cannot begin; nothing was written.
+        signals.Stop: a signal came; the trials have saved.
+        SystemExit: no trial has completed.
+    """
+    ranges: Any = OmegaConf.to_container(OmegaConf.select(master, "hpo.space") or OmegaConf.create())
+    space, fixed = read_space(loader, arguments, ranges, bool(OmegaConf.select(master, "hpo.space_function")))
+    fixed_settings = [text for text in arguments if is_setting(text)]
+    try:
+        probe = probed(loader, master, [*fixed, *fixed_settings], space)
+    except COMPOSITION_ERRORS:
+        check_keys(loader, master, fixed, leaves(ranges))
+        raise
+    if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
+        raise ConfigError(
+            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use dispatch=local or "
+            "dispatch=slurm."
+        )
+    if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
+        construct(probe.plain["dispatch"]).sweep([probe], None)
+        return
+    settings = checked_settings(probe, space)
+    display = Display()
+    search = make_search(Composer(loader, master), probe, settings, space, fixed, display)
+
+    def work() -> None:
+        search.load()
+        known = f", {len(search.trials)} trials so far" if search.trials else ""
+        print(f"Study {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}", flush=True)
+        if settings.warm_start:
+            print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
+        try:
+            with display:
+                search.run()
+        except ConfigError:
+            search.forget_unless_begun()
+            raise
+        if not search.trials:
+            search.store.forget()
+        conclude(search, loader)
+
+    with locked(search.folder):
+        note_start()
+        guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+
+
+def checked_settings(probe: SweepJob, space: Space) -> Settings:
+    """
+    Raises:
+        ConfigError: a setting is invalid, or the job does not train.
+    """
+    if probe.plain["job"]["_target_"] != TRAIN_JOB:
+        raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
+    settings = settings_of(probe.plain)
+    make_sampler(settings, space, 0)
+    if settings.space_function is not None:
+        function_of(settings.space_function)
+    return settings
+
+
+def make_search(
+    composer: Composer, probe: SweepJob, settings: Settings, space: Space, fixed: list[str], display: Display
+) -> Search:
+    """
+    Raises:
+        ConfigError: trials cannot pause at rungs, as the pruner needs.
+    """
+    rungs = rungs_of(settings, probe.plain)
+    name = composer.sweep = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    outputs = expanded(probe.plain["paths"]["outputs"])
+    folder = outputs / STUDIES / name
+
+    def compose(overrides: list[str], number: int) -> SweepJob:
+        job = SweepJob(number, overrides, composer)
+        try:
+            job.check()
+        except COMPOSITION_ERRORS as error:  # hpo.space_function suggests a key that does not exist
+            raise ConfigError(first_line(error)) from error
+        return job
+
+    is_local = probe.plain["dispatch"]["_target_"] == LOCAL
+    runner: Runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, display.say)
+    max_steps = probe.plain["trainer"]["max_steps"]
+    max_steps = max_steps if isinstance(max_steps, int) else 0
+    return Search(
+        *(folder, outputs, settings, space, fixed, compose, runner, rungs, max_steps),
+        say=display.say,
+        show=display.show,
+    )
+
+
+def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
+    """A job with a value from each range. It shows what all trials have in common.
+
+    Raises:
+        ConfigError: none of several jobs is valid.
+        hydra.errors.HydraException: there is no such key.
+    """
+    faults: list[ConfigError] = []
+    for share in SHARES:
+        try:
+            (job,) = check_jobs(loader, master, [[*fixed, *overrides_of(point(space, share))]])
+            return job
+        except ConfigError as error:
+            faults.append(error)
+    raise faults[-1]
+
+
+def check_keys(loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: a key of `hpo.space` is not in the configuration.
+    """
+    (job,) = check_jobs(loader, master, [fixed])
+    known = [path for path, _ in walk(job.plain)]
+    for key in keys:
+        if bare(key) == key and key not in known and not loader.get_group_options(key):
+            raise ConfigError(f"hpo.space: {key} is not a key of the configuration{hint(key, known)}")
+
+
+def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
+    """8 hex digits: a hash of what all trials share, of the space and of the objective."""
+    what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
+    what += [settings.space_function] if settings.space_function is not None else []
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
+
+
+class locked:
+    """A context in which no other search works on the study.
+
+    Raises:
+        ConfigError: another search does.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.lock = folder, RunLock(RunFolder(folder))
+
+    def __enter__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if held := held_here(RunFolder(self.folder)):
+            raise ConfigError(f"The study {self.folder} is being searched by {held}; wait for it, or stop it.")
+        try:
+            self.lock.acquire()
+        except ConfigError as error:
+            if error.__cause__ is not None:  # the folder cannot be written
+                raise
+            raise ConfigError(
+                f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."
+            ) from error
+
+    def __exit__(self, *exc: object) -> None:
+        if not (self.folder / JOURNAL).exists():
+            (self.folder / RESTARTS).unlink(missing_ok=True)
+        self.lock.release()
+        for empty in (self.folder, self.folder.parent, self.folder.parent.parent):
+            remove_empty(empty)

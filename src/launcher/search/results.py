@@ -1,0 +1,91 @@
+"""The results of a search: the best parameters, printed and as files."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from launcher.cli.composer import NOT_IN_NAME
+from launcher.config.compositions import is_group, parse
+from launcher.rundir.files import replace_file
+from launcher.search.display import MOST_ROWS, print_table
+from launcher.search.search import Search
+from launcher.search.trials import Trial, best_of, described
+
+RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
+
+
+def conclude(search: Search, loader: object) -> None:
+    """Print and write the results.
+
+    Raises:
+        SystemExit: no trial has completed.
+    """
+    settings = search.settings
+    counts: dict[str, int] = {}
+    for trial in search.trials:
+        status = trial.status(settings)
+        counts[status] = counts.get(status, 0) + 1
+    print_table(search)
+    more = len(search.trials) - MOST_ROWS
+    print(
+        f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
+        f"{', '.join(f'{count} {status}' for status, count in counts.items())}"
+    )
+    best = best_of(search.trials, settings)
+    if not best:
+        print("No trial has completed.", file=sys.stderr, flush=True)
+        raise SystemExit(1)
+    write_results(search, best, loader)
+    for trial in best:
+        print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
+        print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
+    print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
+
+
+def quoted_override(key: str, value: object) -> str:
+    return shlex.quote(f"{key}={value}")
+
+
+def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
+    """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial as a preset."""
+    settings = search.settings
+    solutions = [{"params": plain(trial.params), "values": trial.values(settings)} for trial in best]
+    results: dict[str, Any] = {"name": "optuna"}
+    if len(settings.objectives) == 1:
+        results |= {"best_params": solutions[0]["params"], "best_value": best[0].values(settings)[0]}
+    else:
+        results["solutions"] = solutions
+    replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
+    replace_file(search.folder / PRESET, preset(best[0], search, loader).encode())
+
+
+def plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Values as the command line's YAML reads them: the category `128` is a number."""
+    return {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in params.items()}
+
+
+def preset(trial: Trial, search: Search, loader: Any) -> str:
+    """The content of a file for `conf/experiment/` that trains the trial's run."""
+    defaults: list[Any] = []
+    values: dict[str, Any] = {}
+    for override in map(parse, search.overrides(trial.params)):
+        key, value = override.key_or_group, override.value()
+        if override.is_delete() or key.startswith(NOT_IN_NAME):
+            continue
+        if is_group(override, loader):
+            defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
+        else:
+            put(values, key, value)
+    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | values, sort_keys=False)
+    comment = f"# {described(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
+    return "\n".join(["# @package _global_", comment, text])
+
+
+def put(tree: dict[str, Any], path: str, value: object) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = value

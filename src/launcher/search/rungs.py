@@ -1,0 +1,113 @@
+"""Successive halving by pauses: at each rung a trial waits until it is among the best; then its run resumes.
+
+ASHA (Li et al. 2020) has one bracket; asynchronous Hyperband has several, which begin at later rungs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.config import direction
+from launcher.config.tree import get
+from launcher.errors import ConfigError
+from launcher.search.settings import HALVING, Settings
+from launcher.search.trials import Trial
+
+MOST_RUNGS = 4
+
+
+def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
+    """The steps at which trials pause, in ascending order; none without halving.
+
+    Raises:
+        ConfigError: there is no step to pause at, or the objective is not logged by then.
+    """
+    if settings.pruner not in HALVING:
+        return []
+    max_steps, eta = int(config["trainer"]["max_steps"]), settings.eta
+    interval = logged_every(settings.objectives[0], config)
+    if settings.min_steps is not None:
+        if settings.min_steps < interval:
+            raise ConfigError(
+                f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at step {interval}; use "
+                f"hpo.min_steps={interval}, or evaluate more often."
+            )
+        if settings.min_steps >= max_steps:
+            raise ConfigError(
+                f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use fewer steps than "
+                f"trainer.max_steps={max_steps}."
+            )
+        powers = (settings.min_steps * eta**k for k in range(64))
+        rungs = [step for step in powers if step < max_steps]
+    else:
+        steps = {math.ceil(max_steps / eta**k / interval) * interval for k in range(1, MOST_RUNGS + 1)}
+        rungs = sorted(step for step in steps if step < max_steps)
+    if not rungs:
+        raise ConfigError(
+            f"hpo.pruner={settings.pruner}: a run of trainer.max_steps={max_steps} has no step to pause at; set "
+            "hpo.min_steps and hooks.evaluation.interval to fewer steps."
+        )
+    return rungs
+
+
+def logged_every(objective: str, config: dict[str, Any]) -> int:
+    """Steps between two values of a metric; 1 if not known."""
+    hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
+    interval = get(config, f"{hook}.interval")
+    if interval == 0:
+        return int(config["trainer"]["max_steps"])
+    return interval if isinstance(interval, int) else 1
+
+
+def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
+    """How many of the first rungs a trial passes without a pause. Each bracket gets the same number of steps."""
+    if settings.pruner != "hyperband":
+        return 0
+    most = len(rungs)
+    weights = [(most + 1) / (most - bracket + 1) * settings.eta ** (most - bracket) for bracket in range(most + 1)]
+    counts = [0] * len(weights)
+    bracket = 0
+    for total in range(1, number + 2):
+        due = [weight * total / sum(weights) - count for weight, count in zip(weights, counts, strict=True)]
+        bracket = due.index(max(due))
+        counts[bracket] += 1
+    return bracket
+
+
+def next_rung(after: int, rungs: Sequence[int]) -> int | None:
+    return next((rung for rung in rungs if rung > after), None)
+
+
+def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
+    return rungs[bracket] if bracket < len(rungs) else None
+
+
+def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
+    """A paused trial that is among the best 1/eta of those that have reached its rung; later rungs come first."""
+    for rung in reversed(rungs):
+        for bracket in sorted({trial.bracket for trial in trials}):
+            ranking = ranked([trial for trial in trials if trial.bracket == bracket], rung, settings)
+            for trial in ranking[: len(ranking) // settings.eta]:
+                if trial.target == rung and trial.status(settings) == "paused" and is_finite(trial, rung, settings):
+                    return trial
+    return None
+
+
+def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
+    """The best trial of the highest rung that was reached, if it is paused: it is trained to its end in any case."""
+    for rung in reversed(rungs):
+        ranking = [trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)]
+        if ranking:
+            return ranking[0] if ranking[0].status(settings) == "paused" else None
+    return None
+
+
+def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
+    """The trials that have reached a rung, the best one first."""
+    arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
+    return direction.ranked(arrived, lambda trial: trial.value_at(rung, settings), settings.mode)
+
+
+def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:
+    value = trial.value_at(rung, settings)
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,77 @@
+"""Completed runs on disk that fit a study become its trials: those started by hand, and those of other studies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+
+from launcher.errors import ConfigError
+from launcher.runs.find import find_runs
+from launcher.runs.stored_run import StoredRun
+from launcher.search.search import Search
+from launcher.search.space import Space, bare, is_within
+from launcher.search.trials import Trial
+
+
+def add_known_runs(search: Search) -> int:
+    """Add each run that the study does not have yet; the number of runs that were added."""
+    count = len(search.trials)
+    known = {trial.run for trial in search.trials}
+    for run in find_runs(search.outputs):
+        if run.label in known or run.record.get("state") != "completed":
+            continue
+        params = params_of(run, search.space)
+        if params is None:
+            continue
+        trial = Trial(len(search.trials), params, origin="known", run=run.label)
+        if not _is_run_of(trial, search):
+            continue
+        trial.look(search.outputs, search.settings)
+        if trial.status(search.settings) == "completed":
+            search.store.add_known(trial)
+            search.trials.append(trial)
+    return len(search.trials) - count
+
+
+def _is_run_of(trial: Trial, search: Search) -> bool:
+    """Whether the study would start this very run for these values, so that nothing else differs."""
+    try:
+        return search.compose(search.overrides(trial.params), trial.number).run == trial.run
+    except ConfigError:
+        return False
+
+
+def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
+    """A run's values for the keys of the space; None if one is outside its range."""
+    params: dict[str, Any] = {}
+    for key, among in space.items():
+        name = bare(key)
+        text = run.choices.get(name, run.text(name))
+        value = None if text is None else _nearest(text, among)
+        if value is None or not is_within(value, among):
+            return None
+        params[key] = value
+    return params
+
+
+def _nearest(text: str, among: BaseDistribution) -> Any:
+    """A value in the form that its range uses; None if it cannot be in the range."""
+    if isinstance(among, CategoricalDistribution):
+        return _equal(text, [str(choice) for choice in among.choices])
+    try:
+        return int(text) if isinstance(among, IntDistribution) else float(text)
+    except ValueError:
+        return None
+
+
+def _equal(text: str, choices: Iterable[str]) -> str | None:
+    """The choice that is this text, or the same number."""
+    for choice in choices:
+        if choice == text:
+            return choice
+        try:
+            if float(choice) == float(text):
+                return choice
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,75 @@
+"""Where options put their files, which runs a word names, and which links are rejected."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder, named_folders, place_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "outputs")
+    folder = RunFolder(tmp_path / "link" / "mlp" / "1a2b").create()
+    for own in (folder.export / "nested", folder.checkpoints, folder.hydra, folder.path / "images"):
+        own.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("target", ["{elsewhere}", "../../../elsewhere", "{elsewhere}/new", "/dev/null"])
+@pytest.mark.parametrize(
+    "name",
+    ["export", "export/nested/a", "run.json", "metrics.jsonl", "logs/launcher.log", ".hydra/config.yaml", ".hydra",
+     "images/val", "evaluations.jsonl", "export/config.yaml"],
+)  # fmt: skip
+def test_a_link_out_of_the_folder_is_rejected(folder, tmp_path, name, target):
+    place = folder.path / name
+    if place.is_dir():
+        os.rename(place, tmp_path / "moved")
+    place.symlink_to(target.format(elsewhere=tmp_path / "elsewhere"))
+    with pytest.raises(ConfigError, match=f"{name} is a link to .*remove the link"):
+        folder.check_links()
+
+
+def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, tmp_path):
+    (folder.path / "export" / "latest").symlink_to("nested")
+    (folder.path / "newest.log").symlink_to(folder.log_path())
+    folder.checkpoints.rmdir()
+    folder.checkpoints.symlink_to(tmp_path / "elsewhere")
+    folder.check_links()
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "file"),
+    [
+        ("x", "runs/name/id/x", "runs/name/id/x"),
+        ("a/../x", "runs/name/id/x", "runs/name/id/x"),
+        ("../id/x", "runs/name/id/x", "runs/name/id/x"),
+        ("../x", "runs/name/x/name/id", "runs/name/name/id/x"),
+        ("../../../x", "x/name/id", "name/id/x"),
+        ("{tmp}/x", "x/name/id", "name/id/x"),
+        ("{tmp}/runs/name/id2", "runs/name/id2/name/id", "runs/name/name/id/id2"),
+    ],
+)
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_place_that_runs_share_has_a_folder_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, folder: str, file: str, is_relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workspace = Path("runs/name/id") if is_relative else tmp_path / "runs/name/id"
+    given = path.format(tmp=tmp_path)
+    assert place_of(workspace, given).resolve() == tmp_path / folder
+    assert place_of(workspace, given, is_file=True).resolve() == tmp_path / file
+    assert place_of(None, given) == Path(given)
+
+
+def test_a_word_names_the_closest_runs(tmp_path: Path) -> None:
+    for name in ("a/one", "a/two", "b/one2", "on/three"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "run.json").touch()
+    expected = {"one": ["one"], "a": ["one", "two"], "on": ["three"], "o": ["one", "one2"], "b/one2": ["one2"], "x": []}
+    assert {word: sorted(folder.name for folder in named_folders(tmp_path, word)) for word in expected} == expected

@@ -1,0 +1,363 @@
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder, held_here, is_held, read_holder
+from launcher.rundir.lock import LockLost, RunLock
+from launcher.rundir.record import RunRecord
+
+HOLD = """
+import sys, time
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+with RunLock(RunFolder(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "run").create()
+
+
+@pytest.fixture
+def elsewhere(folder):
+    """A lock that a process on another machine holds, with a heartbeat of just now."""
+    holder = replace(Holder.current(), host="node7", pid=4242, slurm_job_id="99")
+    folder.lock_path.write_text(json.dumps(asdict(holder)))
+    return holder
+
+
+def hold(folder):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, folder.path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def leftovers(folder):
+    return [path.name for path in folder.path.iterdir() if "run.lock" in path.name]
+
+
+def never(seconds):
+    raise AssertionError("nothing to wait for")
+
+
+def test_one_process_at_a_time(folder):
+    process = hold(folder)
+    try:
+        assert is_held(folder) and held_here(folder).pid == process.pid
+        with pytest.raises(ConfigError, match=rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag"):
+            RunLock(folder, sleep=never).acquire()
+        assert leftovers(folder) == ["run.lock"]
+    finally:
+        process.send_signal(signal.SIGKILL)
+    # Not waited for: until then it is a zombie, which answers to its id and runs no more.
+    deadline = time.monotonic() + 120
+    while is_held(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with RunLock(folder, sleep=never) as lock:
+        assert lock.is_held() and read_holder(folder.lock_path).pid == os.getpid()
+    process.wait()
+    process.stdout.close()
+    assert leftovers(folder) == [] and not is_held(folder)
+
+
+def test_released_and_taken_again(folder):
+    for _ in range(2):
+        with RunLock(folder, sleep=never), pytest.raises(ConfigError):
+            RunLock(folder, sleep=never).acquire()
+    assert leftovers(folder) == []
+
+
+def test_a_process_id_used_again_is_not_the_holder(folder):
+    mine = Holder.current()
+    folder.lock_path.write_text(json.dumps(asdict(replace(mine, started="1"))))  # this pid, of another process
+    assert not is_held(folder)
+    with RunLock(folder, sleep=never) as lock:
+        assert read_holder(folder.lock_path) == lock.holder
+
+
+def test_a_heartbeat_from_elsewhere_is_respected(folder, elsewhere):
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 5:
+            os.utime(folder.lock_path, (time.time() + 1, time.time() + 1))
+
+    with pytest.raises(ConfigError, match="process 4242 on node7, SLURM job 99"):
+        RunLock(folder, sleep=sleep).acquire()
+    assert len(waited) == 5 and is_held(folder) and held_here(folder) is None
+
+
+def test_silence_from_elsewhere_is_death(folder, elsewhere):
+    waited = []
+    with RunLock(folder, silence=30, sleep=waited.append):
+        assert sum(waited) == 30
+    assert leftovers(folder) == []
+
+
+def test_a_lock_from_long_ago_needs_no_wait(folder, elsewhere):
+    os.utime(folder.lock_path, (time.time() - 3600, time.time() - 3600))
+    assert not is_held(folder)
+    with RunLock(folder, sleep=never) as lock:
+        assert lock.is_held()
+
+
+def test_released_while_one_looks(folder, elsewhere):
+    def sleep(seconds):
+        folder.lock_path.unlink(missing_ok=True)
+
+    with RunLock(folder, sleep=sleep) as lock:
+        assert lock.is_held()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"pid": 1}', "[]"])
+def test_a_damaged_lock_speaks_by_its_heartbeat(folder, content):
+    folder.lock_path.write_text(content)
+    assert is_held(folder)
+    with RunLock(folder, silence=0.02) as lock:
+        assert lock.is_held()
+
+
+def test_another_pid_namespace_is_elsewhere(folder, elsewhere):
+    container = replace(elsewhere, host=os.uname().nodename, space="other boot pid:[1]", pid=1)
+    assert not container.is_local() and Holder.current().is_local()
+
+
+def test_the_heartbeat_beats(folder):
+    with RunLock(folder, beat=0.02):
+        os.utime(folder.lock_path, (1, 1))
+        deadline = time.monotonic() + 120
+        while folder.lock_path.stat().st_mtime == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert folder.lock_path.stat().st_mtime > 1
+
+
+def test_a_lock_that_was_lost_is_not_removed(folder, elsewhere, caplog):
+    theirs = folder.lock_path.read_bytes()
+    folder.lock_path.unlink()
+    lock = RunLock(folder, beat=0.02)
+    lock.acquire()
+    folder.lock_path.write_bytes(theirs)  # taken over: this process was suspended, say
+    assert not lock.is_held()
+    deadline = time.monotonic() + 120
+    while "has lost" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
+    lock.release()
+    assert "has lost" in caplog.text and folder.lock_path.read_bytes() == theirs
+
+
+def test_a_forked_child_does_not_release(folder):
+    with RunLock(folder) as lock:
+        child = os.fork()
+        if child == 0:
+            lock.release()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert lock.is_held()
+
+
+def test_without_hard_links(folder, monkeypatch):
+    def link(source, target):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", link)
+    with RunLock(folder, sleep=never):
+        with pytest.raises(ConfigError):
+            RunLock(folder, sleep=never).acquire()
+        folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), started="1"))))
+        with RunLock(folder, sleep=never) as other:
+            assert other.is_held()
+    assert leftovers(folder) == []
+
+
+def test_what_killed_waiters_left_is_swept(folder):
+    dead, alive = replace(Holder.current(), started="1"), Holder.current()
+    for holder in (dead, alive):
+        (folder.path / f".run.lock.{holder.token}").write_text(json.dumps(asdict(holder)))
+    (folder.path / ".run.lock.claim").write_text(json.dumps(asdict(dead)))
+    folder.lock_path.write_text(json.dumps(asdict(dead)))
+    with RunLock(folder):
+        assert sorted(leftovers(folder)) == [f".run.lock.{alive.token}", "run.lock"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        RunLock(RunFolder(tmp_path / "file" / "run")).acquire()
+
+
+def test_a_dangling_link_is_replaced(folder):
+    folder.lock_path.symlink_to(folder.path / "nowhere")
+    with RunLock(folder, sleep=never) as lock:
+        assert lock.is_held() and not folder.lock_path.is_symlink()
+
+
+def test_nothing_stays_of_a_lock_that_could_not_be_written(folder, monkeypatch):
+    def write_text(path, text):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(folder.lock_path), "write_text", write_text)
+    with pytest.raises(ConfigError, match="No space left"):
+        RunLock(folder).acquire()
+    assert leftovers(folder) == []
+
+
+def test_an_empty_file_of_a_killed_writer_is_swept_when_it_is_old(folder):
+    for name, age in (("old", 3600), ("new", 0)):
+        path = folder.path / f".run.lock.{name}"
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    with RunLock(folder):
+        assert sorted(leftovers(folder)) == [".run.lock.new", "run.lock"]
+
+
+CONTEND = """
+import json, os, sys, time
+from dataclasses import asdict, replace
+from pathlib import Path
+from pathlib import Path
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
+from launcher.rundir.lock import RunLock
+folder, counter, times = RunFolder(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+dead = json.dumps(asdict(replace(Holder.current(), started="1")))
+print("ready", flush=True)
+sys.stdin.read()  # until all are ready: an import takes longer than all turns
+for turn in range(times):
+    lock = RunLock(folder)
+    while True:
+        try:
+            lock.acquire()
+            break
+        except ConfigError:
+            continue
+    os.close(os.open(folder.path / "here", os.O_CREAT | os.O_EXCL))  # fails if another is here
+    time.sleep(0.001)
+    counter.write_text(str(int(counter.read_text()) + 1))
+    os.remove(folder.path / "here")
+    if turn % 2:  # die with the lock held
+        (folder.path / f"dead-{os.getpid()}").write_text(dead)
+        os.replace(folder.path / f"dead-{os.getpid()}", folder.lock_path)
+    lock.release()
+"""
+
+
+def test_many_want_a_dead_holders_lock(folder, tmp_path):
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    command = [sys.executable, "-c", CONTEND, folder.path, counter, "40"]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(4)]
+    assert [process.stdout.readline() for process in processes] == [b"ready\n"] * 4
+    for process in processes:
+        process.stdin.close()
+    assert [process.wait() for process in processes] == [0, 0, 0, 0]
+    assert counter.read_text() == "160"
+
+
+def test_a_remnant_of_an_earlier_start_of_the_job_is_shut_out(folder, elsewhere, monkeypatch):
+    slept = []
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    with pytest.raises(ConfigError, match="node7"):  # two processes of one start are two runs
+        RunLock(folder, silence=0.2, sleep=lambda s: os.utime(folder.lock_path)).acquire()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with RunLock(folder, beat=0.5, sleep=slept.append) as lock:
+        assert lock.is_held() and slept == [1.0]  # long enough for the other to notice
+
+
+def test_losing_the_lock_to_another_process_is_reported(folder):
+    reasons = []
+    with RunLock(folder, beat=0.01, on_lost=reasons.append) as lock:
+        other = replace(Holder.current(), token="another")
+        folder.lock_path.write_text(json.dumps(asdict(other)))
+        deadline = time.monotonic() + 120
+        while not reasons and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(LockLost, match="has lost the run's lock"):
+            lock.check()
+    assert "writes nothing more" in reasons[0] and folder.lock_path.exists()
+
+
+def begin(folder, **options):
+    return RunRecord(folder, **options).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+
+
+def test_a_removed_lock_is_put_back(folder):
+    begin(folder)  # an earlier process's
+    with RunLock(folder, sleep=never) as lock:
+        begin(folder, check_lock=lock.check)
+        folder.lock_path.unlink()
+        lock.check()
+        assert lock.is_held() and leftovers(folder) == ["run.lock"]
+
+
+@pytest.mark.parametrize("how", ["another attempt", "the folder is gone", "only folders are left"])
+def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, monkeypatch):
+    lock = RunLock(folder, sleep=never)
+    lock.acquire()
+    record = RunRecord(folder, check_lock=lock.check)
+    record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    folder.lock_path.unlink()
+    if how == "another attempt":
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", os.getppid)
+            begin(folder)
+    elif how == "the folder is gone":
+        shutil.rmtree(folder.path)
+    else:  # a checkpoint was being written when `rm -r` came by
+        lock.check()
+        folder.lock_path.unlink()
+        folder.record_path.unlink()
+    before = folder.record_path.read_bytes() if folder.record_path.exists() else None
+    with pytest.raises(LockLost):
+        record.progress(5, force=True)
+    assert before is None or folder.record_path.read_bytes() == before
+    lock.release()
+
+
+def test_a_file_system_that_does_not_answer_is_no_loss(folder, monkeypatch):
+    with RunLock(folder, sleep=never) as lock:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(folder.lock_path), "read_bytes", lambda path: (_ for _ in ()).throw(OSError(5, "EIO")))
+            with pytest.raises(OSError, match="EIO"):
+                lock.check()
+        lock.check()
+
+
+@pytest.mark.parametrize("failures", [1, 3, 99])
+def test_an_error_at_a_look_at_the_lock_does_not_lose_it(tmp_path, failures, monkeypatch):
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    lost = []
+    lock = RunLock(folder, on_lost=lost.append)
+    lock.acquire()
+    left = iter([OSError(errno.ESTALE, "Stale file handle")] * failures)
+
+    def read(path, real=Path.read_bytes):
+        if path == folder.lock_path and (error := next(left, None)) is not None:
+            raise error
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    if failures > 3:
+        with pytest.raises(OSError, match="Stale"):
+            lock.check()
+    else:
+        lock.check()
+    lock.release()
+    assert not lost and folder.lock_path.exists() == (failures > 3)

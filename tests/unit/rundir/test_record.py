@@ -1,0 +1,357 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.provenance import git_state, slurm_job_id, versions
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import Attempt, read_record
+
+
+class Clock:
+    def __init__(self, now=1_800_000_000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "gpt-text" / "1a2b3c4d").create()
+
+
+def open_record(folder, clock, **options):
+    return RunRecord(folder, clock=clock, **{"timer": clock, **options})
+
+
+def begin(record, start_step=0, max_steps=100):
+    return record.begin_attempt(start_step=start_step, max_steps=max_steps, world_size=1, strategy="none")
+
+
+def on_disk(folder):
+    return json.loads(folder.record_path.read_text())
+
+
+def test_a_whole_life(folder, clock, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    record = open_record(folder, clock)
+    assert record.state is None and not folder.record_path.exists()
+    assert begin(record) == 1
+    clock.now += 60
+    record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143, loss=2.5)
+    record = open_record(folder, clock)
+    assert begin(record, start_step=40) == 2
+    record.end_attempt("completed", end_step=100, exit_code=0, loss=1.5, best=best(1.4, 90))
+
+    data = on_disk(folder)
+    attempts = data.pop("attempts")
+    assert data.pop("versions")["python"] == sys.version.split()[0]
+    assert data.pop("git") == git_state(Path.cwd())
+    assert [data.pop(key) for key in ("overrides", "choices", "config_dir", "config")] == [None, {}, None, {}]
+    assert (data.pop("identity"), data.pop("identity_version")) == (None, None)
+    assert data == {
+        "id": "1a2b3c4d",
+        "name": "gpt-text",
+        "state": "completed",
+        "step": 100,
+        "max_steps": 100,
+        "checkpoint": None,
+        "world_size": 1,
+        "strategy": "none",
+        "loss": 1.5,
+        "best": best(1.4, 90),
+        "forked_from": None,
+        "logged": None,
+        "folder": str(folder.path),
+    }
+    assert attempts[0] == {
+        "number": 1,
+        "started": "2027-01-15T08:00:00+00:00",
+        "ended": "2027-01-15T08:01:00+00:00",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "slurm_job_id": "77",
+        "start_step": 0,
+        "end_step": 40,
+        "outcome": "preempted",
+        "signal": "SIGTERM",
+        "exit_code": 143,
+        "reason": None,
+        "world_size": 1,
+        "resume": None,
+    }
+    assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
+
+
+def best(value, step):
+    return {"metric": "val/loss", "value": value, "step": step}
+
+
+def test_an_attempt_that_never_ended_was_killed(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.progress(37, force=True)
+    os.utime(folder.record_path, (clock.now + 5, clock.now + 5))
+    record = open_record(folder, clock)
+    assert record.state == "running" and record.attempt.outcome is None
+    assert begin(record, start_step=30) == 2
+    killed, running = (Attempt(**attempt) for attempt in on_disk(folder)["attempts"])
+    assert (killed.outcome, killed.end_step, killed.ended) == ("killed", 37, "2027-01-15T08:00:05+00:00")
+    assert running.outcome is None and running.start_step == 30
+    assert on_disk(folder)["state"] == "running" and on_disk(folder)["step"] == 30
+
+
+@pytest.mark.parametrize("jump", [-7200, -(10**9), 0, 10**7])
+def test_a_clock_that_is_set_gives_no_other_duration(folder, clock, jump):
+    timer = Clock(5.0)
+    record = open_record(folder, clock, timer=timer)
+    begin(record)
+    clock.now += jump
+    timer.now += 90
+    record.end_attempt("preempted", end_step=40)
+    assert on_disk(folder)["attempts"][0]["ended"] == "2027-01-15T08:01:30+00:00"
+
+
+@pytest.mark.parametrize("failures", [1, 3, 9])
+def test_the_last_write_is_tried_again(folder, clock, failures, monkeypatch):
+    record = open_record(folder, clock)
+    begin(record)
+    left = iter([OSError(errno.EIO, "I/O error")] * failures)
+
+    def replace(source, target, real=os.replace):
+        if (error := next(left, None)) is not None:
+            raise error
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    if failures < 9:
+        record.end_attempt("completed", end_step=100)
+    else:
+        with pytest.raises(OSError, match="I/O error"):
+            record.end_attempt("completed", end_step=100)
+    assert on_disk(folder)["state"] == ("completed" if failures < 9 else "running")
+
+
+def test_progress_is_written_once_an_interval_and_at_first_sooner(folder, clock):
+    record = open_record(folder, clock, interval=10)
+    begin(record)
+    written = []
+    for step in range(1, 31):
+        clock.now += 1
+        if record.progress(step, loss=float(step)):
+            written.append(step)
+            assert (on_disk(folder)["step"], on_disk(folder)["loss"]) == (step, float(step))
+    assert written == [1, 2, 4, 8, 16, 26]
+    assert record.progress(31) is False and record.step == 31
+    assert record.progress(32, force=True) is True and on_disk(folder)["step"] == 32
+    clock.now -= 3600  # a clock set back does not silence a run
+    assert record.progress(33) is True
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"end_step": 99},
+        {"end_step": 100, "signal": "SIGTERM"},
+        {"end_step": 100, "exit_code": 1},
+    ],
+)
+def test_never_completed_for_what_is_not(folder, clock, end):
+    record = open_record(folder, clock)
+    begin(record)
+    with pytest.raises(ValueError, match="not completed"):
+        record.end_attempt("completed", **end)
+    assert on_disk(folder)["state"] == "running"
+
+
+def test_completed_early_takes_a_reason(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("completed", end_step=60, exit_code=0, reason="early stopping: val/loss")
+    assert on_disk(folder)["state"] == "completed"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("failed", "failed"), ("killed", "failed")])
+def test_state_follows_the_outcome(folder, clock, outcome, state):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt(outcome, end_step=3, exit_code=1, reason="RuntimeError: out of memory")
+    assert on_disk(folder)["state"] == state
+    with pytest.raises(ValueError, match="no attempt is open"):
+        record.end_attempt("failed", end_step=3)
+
+
+def test_numbers_that_json_lacks(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.progress(1, loss=float("nan"), best=best(float("inf"), 1), force=True)
+    assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"]["value"] == "inf"
+
+
+def test_rolling_back_forgets_what_came_after(folder, clock):
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
+    begin(record, start_step=40)
+    assert on_disk(folder)["loss"] is None and on_disk(folder)["best"] == best(0.9, 30)
+    begin(record, start_step=20)
+    assert on_disk(folder)["best"] is None
+
+
+DAMAGED = {
+    "empty": b"",
+    "cut off": b'{"id": ',
+    "binary": b"\xff\xfe",
+    "a list": b"[]",
+    "nested too deeply": b"[" * 100_000,
+    "an unknown state": b'{"state": "going well"}',
+}
+
+
+def test_a_reader_leaves_a_damaged_record_where_it_is(folder, clock):
+    folder.record_path.write_bytes(b"{")
+    assert open_record(folder, clock).state is None
+    assert [path.name for path in folder.path.iterdir() if path.is_file()] == ["run.json"]
+
+
+def test_a_folder_in_place_of_the_record_is_set_aside(folder, clock):
+    (folder.record_path / "x").mkdir(parents=True)
+    begin(open_record(folder, clock))
+    assert (folder.path / "run.json.damaged" / "x").is_dir() and read_record(folder.record_path)["state"] == "running"
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(folder, clock, content, caplog):
+    folder.record_path.write_bytes(content)
+    (folder.checkpoints / "step-00000020").mkdir(parents=True)
+    (folder.checkpoints / "step-00000020" / "manifest.json").touch()
+    record = open_record(folder, clock)
+    assert (record.step, record.state) == (20, None)
+    assert begin(record, start_step=record.step) == 1
+    assert folder.path.joinpath("run.json.damaged").read_bytes() == content
+    assert "damaged" in caplog.text
+    assert read_record(folder.record_path)["step"] == 20
+
+
+def test_a_key_of_a_later_version_is_kept(folder, clock):
+    begin(open_record(folder, clock))
+    folder.record_path.write_text(json.dumps({**on_disk(folder), "mood": "good"}))
+    begin(open_record(folder, clock))
+    assert on_disk(folder)["mood"] == "good"
+
+
+def test_training_continues_if_progress_cannot_be_written(folder, clock, caplog):
+    record = open_record(folder, clock, interval=1)
+    begin(record)
+    (folder.path / ".run.json.tmp").mkdir()  # a failing write, even for root
+    clock.now += 2
+    assert record.progress(5) is False and "could not be written" in caplog.text
+    assert on_disk(folder)["step"] == 0
+    (folder.path / ".run.json.tmp").rmdir()
+    clock.now += 2
+    assert record.progress(6) is True
+
+
+WRITER = """
+import sys
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
+record = RunRecord(RunFolder(sys.argv[1]))
+record.begin_attempt(start_step=0, max_steps=10**9, world_size=1, strategy="none")
+step = 0
+while True:
+    step += 1
+    record.progress(step, force=True)
+"""
+
+
+def test_a_record_is_valid_after_a_kill_in_a_write(folder):
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, folder.path])
+        deadline = time.monotonic() + 120
+        seen: set[int] = set()
+        while len(seen) < 20 and time.monotonic() < deadline:
+            try:
+                seen.add(read_record(folder.record_path)["step"])  # whole at every look
+            except FileNotFoundError:
+                continue
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert len(seen) == 20
+        assert read_record(folder.record_path)["state"] == "running"
+    assert [a["outcome"] for a in read_record(folder.record_path)["attempts"]] == ["killed", "killed", None]
+
+
+def test_git_state(tmp_path, monkeypatch):
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    code = tmp_path / "code"
+    code.mkdir()
+    assert git_state(code) is None
+
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    assert git_state(code) is None  # no commit yet
+    (code / "a.py").write_text("1")
+    git("add", "a.py")
+    git("commit", "-m", "a")
+    (code / "untracked.txt").write_text("1")
+    assert git_state(code) == {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+    (code / "a.py").write_text("2")
+    assert git_state(code)["dirty"] is True
+    assert git_state(tmp_path / "nowhere") is None
+    monkeypatch.setenv("PATH", "")
+    assert git_state(code) is None
+
+
+def test_versions_name_only_what_is_imported():
+    command = "import json; from launcher.rundir.provenance import versions; print(json.dumps(versions()))"
+    found = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    assert "python" in json.loads(found) and "torch" not in json.loads(found)
+    import numpy
+
+    assert versions()["numpy"] == numpy.__version__
+
+
+def test_slurm_job_id(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert slurm_job_id() is None
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert slurm_job_id() == "12"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "10")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    assert slurm_job_id() == "10_2"
+
+
+def test_what_was_logged_is_summarised_when_an_attempt_ends(folder, clock):
+    lines = ['{"step": 1, "train/loss": 1.0}', '{"step": 2, "train/loss": 3.0}']
+    record = open_record(folder, clock)
+    begin(record)
+    folder.metrics_path.write_text("\n".join(lines) + "\n")
+    record.end_attempt("paused", end_step=2)
+    expected = {"curve": "▁█", "newest": {"train/loss": [3.0, 2]}}
+    assert on_disk(folder)["logged"] == expected
+    open_record(folder, clock).revise("cancelled", "preempted", reason="scancel")
+    assert on_disk(folder)["logged"] == expected
+    begin(open_record(folder, clock), start_step=2)
+    assert on_disk(folder)["logged"] is None

@@ -1,0 +1,56 @@
+"""What counts as a run record, and how numbers and times are written in it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.rundir.record_format import iso, plain_number, read_record
+
+RECORD: dict[str, Any] = {"id": "a", "name": "b", "state": "running", "step": 3, "loss": "nan", "attempts": []}
+
+
+def read(folder: Path, data: Any) -> dict[str, Any]:
+    (folder / "run.json").write_text(json.dumps(data))
+    return read_record(folder / "run.json")
+
+
+def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, {**RECORD, "later": [1]}) == {**RECORD, "later": [1]}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ([RECORD], "not a mapping"),
+        ({**RECORD, "step": "3"}, "step is '3'"),
+        ({**RECORD, "state": "lost"}, "state is 'lost'"),
+        ({**RECORD, "best": {"metric": "val/loss", "value": 1.0}}, r"best\.step is None"),
+        ({**RECORD, "forked_from": {"id": "a", "name": None, "step": 1}}, r"forked_from\.name is None"),
+        ({**RECORD, "logged": {"curve": "", "newest": None}}, r"logged\.newest is None"),
+        ({**RECORD, "logged": {"curve": "", "newest": {"a/b": 3}}}, r"logged\.newest\.a/b is 3"),
+        ({**RECORD, "config": ["a"]}, r"config is \['a'\]"),
+        ({**RECORD, "overrides": [3]}, "overrides has 3"),
+        ({**RECORD, "best": "step-20"}, "best is 'step-20'"),
+        ({**RECORD, "attempts": 3}, "attempts is 3"),
+        ({**RECORD, "attempts": [{"number": 1}]}, r"attempts\[0\]\.started is None"),
+        ({**RECORD, "attempts": [1]}, r"attempts\[0\] is not a mapping"),
+    ],
+)
+def test_what_is_not_a_record(tmp_path: Path, data: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, data)
+
+
+@given(st.floats())
+def test_any_number_comes_back_from_json(value: float) -> None:
+    back = float(json.loads(json.dumps(plain_number(value), allow_nan=False)))
+    assert back == value or (math.isnan(back) and math.isnan(value))
+
+
+def test_a_time_is_in_utc() -> None:
+    assert iso(86400.6) == "1970-01-02T00:00:00+00:00"

@@ -1,0 +1,109 @@
+"""`-m hydra/sweeper=optuna`: a command line that cannot be searched is one sentence, and nothing is written."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from optuna.distributions import FloatDistribution
+
+from launcher.config.compositions import normalize
+from launcher.config.session import loader, session
+from launcher.errors import ConfigError
+from launcher.search.entry import locked
+from launcher.search.space import read_space
+from support.composition import composed
+from support.projects import exit_code
+
+LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
+
+
+def search(*overrides: str) -> int:
+    return exit_code("-m", "hydra/sweeper=optuna", "model=mlp", "data=digits", "device=cpu", *overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ([], "hydra/sweeper=optuna: there is nothing to search; give a key a range"),
+        ([LR, "hpo.sampler=tp"], "hpo.sampler='tp': should be one of tpe, random"),
+        ([LR, "hpo.samplr=tpe"], "did you mean hpo.sampler"),
+        (["optimizer.lrr=interval(0,1)"], "did you mean optimizer.lr"),
+        (["+optimizer.lrr=interval(0,1)"], "optimizer.lrr=0.5: adamw takes no lrr; did you mean optimizer.lr?"),
+        ([LR, "optimizr=adamw"], "did you mean optimizer=adamw?"),
+        (["optimizer.lr=interval(1,0)"], "should be a range from a number to a larger one"),
+        ([LR, "hpo.sampler=grid"], "hpo.sampler=grid: optimizer.lr has no list of values"),
+        ([LR, "+hpo.sampler_options.nope=1"], "hpo.sampler_options: "),
+        ([LR, "hpo.pruner=asha", "hpo.min_steps=5"], "hpo.min_steps=5: val/loss is first logged at step 100"),
+        (
+            [LR, "hpo.sampler_options.x=1"],
+            "hpo.sampler_options has no keys yet; add one with +hpo.sampler_options.x=1.",
+        ),
+        ([LR, "hpo.pruner=asha", "hpo.min_steps=500"], "hpo.min_steps=500: the first pause comes before the end; use"),
+        ([LR, "job=lr_find"], "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."),
+        ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
+        ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
+        ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
+        (["hpo.space.optimizer.lrr=1,2"], "hpo.space: optimizer.lrr is not a key of the configuration; did you mean"),
+        (
+            ["hpo.space.optimizer.lr=interval(1,"],
+            "hpo.space: optimizer.lr='interval(1,' is not a range; e.g. optimizer",
+        ),
+        (["hpo.space={optimizer.lr:choice(1,2)}"], "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or"),
+        ([LR, "hpo.seed=1,2"], "hpo.seed=1,2: is a setting of the whole search; give it one value."),
+        ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
+    ],
+)
+def test_a_bad_command_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    overrides: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert search(*overrides) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert len(printed.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "hpo.space.optimizer.lr=tag(log,interval(1e-4,1e-1))",
+        "+hpo.space.optimizer.lr='tag(log,interval(1e-4,1e-1))'",
+        "hpo.space={optimizer.lr:tag(log,interval(1e-4,1e-1))}",
+        "hpo.space={optimizer:{lr:'tag(log,interval(1e-4,1e-1))'}}",
+    ],
+)
+def test_ranges_of_the_settings_on_the_command_line(typed: str) -> None:
+    config = composed([typed])
+    with session(None):
+        space, _ = read_space(loader(), [normalize(typed)], OmegaConf.to_container(config.hpo.space))
+    assert space == {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
+
+
+def test_a_search_without_slurm_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert search(LR, "dispatch=slurm", "hpo.parallel=2") == 2
+    assert "dispatch=slurm: srun is not installed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_without_a_trial_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "optimizer.lr=interval(0.1,0.2)"
+    assert search(name, "hpo.timeout=1e-9") == 1  # the time is over before the first trial
+    assert "No trial has completed." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_search_of_a_study_is_refused(tmp_path: Path) -> None:
+    with locked(tmp_path / "study"), pytest.raises(ConfigError, match="study is being searched by process"):
+        locked(tmp_path / "study").__enter__()
