@@ -189,7 +189,8 @@ def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: 
     config: Any = OmegaConf.load(source / "config.yaml")
     outputs = outputs_of(folder.path, run.name)
     config.paths.outputs, config.run.dir = str(outputs), str(folder.path)
-    config.run.resume = "auto"
+    # The folder is the replay's own: there is no other configuration to compare with.
+    config.run.resume, config.run.identity = "auto", None
     config.tracker = {}
     config.dispatch = {"_target_": "launcher.dispatch.local.LocalDispatch", "nproc": ranks, "grace": None}
     config.job = {"_target_": "launcher.jobs.train.TrainJob"}
