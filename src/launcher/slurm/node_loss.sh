@@ -59,7 +59,7 @@ give_signs_of_life() { # in the background, while the script runs
 }
 watch_from() { # NODE: a step there survives the first node, on which the script runs
 	local watch='source "$0" && alive=$1 __launcher_run=$2 __launcher_job=$3 __launcher_pythons=("${@:5}") && watch_first_node "$4"'
-	one_task --nodelist="$1" bash -c "$(declare -f one_task); $watch" "${BASH_SOURCE[0]}" "$alive" "$__launcher_run" "$__launcher_job" "${nodes[0]}" "${__launcher_pythons[@]}"
+	one_task --nodelist="$1" bash -c "$(declare -f one_task describe field); $watch" "${BASH_SOURCE[0]}" "$alive" "$__launcher_run" "$__launcher_job" "${nodes[0]}" "${__launcher_pythons[@]}"
 }
 watch_first_node() { # NODE: SLURM would keep the job without its script, until the time limit
 	local sign= last missed=0 lost=("$1")
