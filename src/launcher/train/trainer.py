@@ -57,9 +57,9 @@ class BaseTrainer(HookCaller):
         no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
         state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and `strict`.
         logger: None is the logger "trainer".
-        max_skipped_steps, max_none_losses: at most this many skipped updates, or losses of None, in a row.
-        pause_at: `train` saves and returns at this step; the same run resumes from there. A step whose update was
-            skipped is not saved, so the run then pauses at the next good one.
+        max_skipped_steps: at most this many skipped updates in a row.
+        max_none_losses: at most this many losses of None in a row.
+        pause_at: `train` saves and returns at this step, or at the next one whose update is not skipped.
     Raises:
         ValueError: an argument has another value, or is out of bounds.
     """
