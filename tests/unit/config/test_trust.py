@@ -11,6 +11,7 @@ import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.source import find_module
 from launcher.config.trust import Origin, names_in, names_typed
 from launcher.errors import ConfigError
 from support.projects import write_project
@@ -32,6 +33,8 @@ def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Origin:
     folder.mkdir(parents=True)
     for place in (folder, tmp_path / "project" / "outputs"):
         (place / "evil.py").write_text(EVIL)
+    # a command has one current folder, so a module that is found once is not looked for again
+    find_module.cache_clear()
     return Origin(folder / "config.yaml", folder)
 
 
