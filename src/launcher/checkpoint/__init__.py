@@ -1,4 +1,4 @@
-"""How a checkpoint is written, committed, verified, found and kept. The hook decides when."""
+"""Writes, commits, verifies, finds and retains checkpoints. The hook decides when."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""What has changed since a checkpoint was written."""
+"""Changes since a checkpoint was written."""
 
 import json
 from collections.abc import Mapping

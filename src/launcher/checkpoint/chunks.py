@@ -39,7 +39,7 @@ class ChunkWriter:
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._start = 0
-        """Where in the file the next bytes belong; for large files, those of `_chunk`."""
+        """Offset in the file of the next bytes; for large files, of the bytes in `_chunk`."""
         self._filled = 0
 
     def __enter__(self) -> "ChunkWriter":

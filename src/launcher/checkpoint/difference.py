@@ -1,4 +1,4 @@
-"""How two checkpoints differ, to the bit: tensors, counters, and the random state of each rank."""
+"""Bitwise differences between two checkpoints: tensors, counters, and the random state of each rank."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Difference:
 
 
 def differences(first: Path, second: Path) -> list[Difference]:
-    """How the second checkpoint differs from the first, tensors first. The number of ranks may differ.
+    """List the differences between two checkpoints, tensors first. The number of ranks may differ.
 
     Raises:
         CorruptCheckpoint: a file has changed since it was written.
@@ -56,7 +56,8 @@ def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[Dif
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """How two tensors differ: the number of elements, the first one, and the largest distance. None: bitwise equal."""
+    """Describe the difference between two tensors: how many elements, the first one, and the largest distance. None if
+    they are bitwise identical."""
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
     rows = before.numel(), -1

@@ -46,7 +46,7 @@ class Manifest:
     run: str | None = None
     """`<name>/<id>` of the run that wrote it; None: a program without a workspace."""
     rollbacks: list[str] = field(default_factory=list)
-    """What the run was rolled back to, in order (see `checkpoint.find.request_name`)."""
+    """Names of the checkpoints that the run was rolled back to, in order (see `checkpoint.find.request_name`)."""
     files: list[FileEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
@@ -142,12 +142,13 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Whether `verify` should read this file. `StoredCheckpoint` verifies the shards' tensors as it loads them."""
+    """Return whether `verify` should read this file. `StoredCheckpoint` verifies the shards' tensors as it loads
+    them."""
     return not entry.name.startswith("shard-")
 
 
 def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True) -> list[str]:
-    """What is wrong with a folder, a sentence for each file; see `verify`."""
+    """Messages about damaged files, one for each file; see `verify`."""
     if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(named.group(1)) != manifest.step:
         return [f"{NAME} is that of step {manifest.step}"]
     wrong, to_read = [], []

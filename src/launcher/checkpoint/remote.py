@@ -197,8 +197,8 @@ class RemoteStore(CheckpointStore):
         return newest
 
     def _is_abandoned(self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None) -> bool:
-        """Whether a remote checkpoint belongs to a course of the run that was given up on this machine: a rollback may
-        have been made while the remote copy was out of use."""
+        """Return whether a remote checkpoint belongs to a course of the run that was given up on this machine: a
+        rollback may have been made while the remote copy was out of use."""
         given_up = {_digest(folder) for folder in self.root.glob(f"{ABANDONED}step-*") if (folder / NAME).is_file()}
         if name.rpartition("-")[2] in given_up:
             return True

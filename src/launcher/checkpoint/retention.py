@@ -18,7 +18,7 @@ class Retention:
     keep_steps: Collection[int] = ()
 
     def is_permanent(self, step: int) -> bool:
-        """Whether this step's checkpoint is never deleted."""
+        """Return whether this step's checkpoint is never deleted."""
         return step in self.keep_steps or bool(self.keep_interval and step % self.keep_interval == 0)
 
     def to_remove(self, steps: Iterable[int], newest: int, protected: Collection[int] = ()) -> list[int]:

@@ -33,7 +33,7 @@ class SaveFailed(Exception):
 
 @dataclass
 class Payload:
-    """What one rank has to save at a step boundary.
+    """State that one rank saves at a step boundary.
 
     Args:
         tensors: live tensors of this rank, by name; `parts` gives the place of pieces of sharded ones.
@@ -96,7 +96,7 @@ class Saver:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a save was started and not yet waited for. The same on all ranks, even once it is done."""
+        """Return whether a save was started and not yet waited for. The same on all ranks, even once it is done."""
         return self._writing is not None
 
     def finish(self) -> None:

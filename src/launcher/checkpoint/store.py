@@ -124,7 +124,7 @@ class CheckpointStore:
         return final
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
-        """After a commit: set the links, and delete what is not kept. The checkpoint is durable already, so a failure
+        """Update the links after a commit, and delete what is not kept. The checkpoint is durable already, so a failure
         in here is only logged. Nothing is deleted unless the new one has all its files.
         """
         final = self.path(step)
@@ -153,7 +153,8 @@ class CheckpointStore:
 
     # ----------------------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:
-        """Whether a checkpoint is this run's. One whose manifest cannot be read is: nobody else's name is on it."""
+        """Return whether a checkpoint is this run's. One whose manifest cannot be read is: nobody else's name is on
+        it."""
         try:
             return self._is_own(Manifest.read(folder))
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):

@@ -37,7 +37,7 @@ class Writing:
         return 0.0 if self._waits else time.monotonic() - self._at
 
     def advance(self) -> None:
-        """In the thread: report progress.
+        """Report progress from the writing thread.
 
         Raises:
             Abandoned: training has abandoned this save; a later one may be complete.

@@ -106,7 +106,8 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
 
 
 def task(config: DictConfig) -> Any:
-    """What Hydra runs for each job; importable, so that any of its launchers can send it to another process."""
+    """Function that Hydra runs for each job; importable, so that any of its launchers can send it to another
+    process."""
     note_start()
     from launcher.dispatch.task import task as dispatch
 
@@ -130,7 +131,7 @@ def task(config: DictConfig) -> Any:
 
 
 def note_start() -> None:
-    """From here on, an error is not one of the command line."""
+    """Record that the job has started: later errors are not errors of the command line."""
     global _task_started
     _task_started = True
 

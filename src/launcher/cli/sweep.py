@@ -165,8 +165,9 @@ def _run_in_turn(
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Whether a job's run is complete, so that the job need not start: starting them is most of the cost of a repeated
-    sweep. It starts all the same for another package's sweeper, for `job.objective`, and for a user's callback."""
+    """Return whether a job's run is complete, so that the job need not start: starting them is most of the cost of a
+    repeated sweep. It starts all the same for another package's sweeper, for `job.objective`, and for a user's
+    callback."""
     plain, hydra = job.plain, job.hydra
     is_own = hydra["runtime"]["choices"]["hydra/sweeper"] in OWN_SWEEPERS and get(plain, "job.objective") is None
     if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":

@@ -104,7 +104,7 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[Fault]:
 
 
 def warmup_fault(steps: int | None, ratio: float | None, total: int | None) -> Fault | None:
-    """At most one of the two may be set, and the warm-up must not be longer than the run."""
+    """Check that at most one of the two is set, and that the warm-up is not longer than the run."""
     if steps and ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g. scheduler.warmup_ratio=null."
@@ -125,7 +125,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _without_checkpoints(tree: dict[str, Any]) -> Iterator[Fault]:
-    """What needs hooks.checkpointing, which saves and resumes."""
+    """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
     pause_at, resume, fork_from = (get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from"))
@@ -140,15 +140,15 @@ def _without_checkpoints(tree: dict[str, Any]) -> Iterator[Fault]:
 
 
 def has_checkpointing(config: Mapping[str, Any]) -> bool:
-    """Whether a resolved configuration has the hook that saves and resumes."""
+    """Return whether a resolved configuration has the hook that saves and resumes."""
     hooks = config.get("hooks")
     nodes = hooks.items() if isinstance(hooks, dict) else ()
     return any(node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING) for name, node in nodes)
 
 
 def replays_random_state(backend: str) -> bool:
-    """Whether a compiled block that is recomputed draws the same dropout masks again. Only backends with AOT autograd
-    are known to: the compiler leaves the random state to them."""
+    """Return whether a compiled block that is recomputed draws the same dropout masks again. Only backends with AOT
+    autograd are known to: the compiler leaves the random state to them."""
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 

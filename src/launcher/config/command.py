@@ -1,4 +1,4 @@
-"""What run.json stores of a configuration and of the command that composed it."""
+"""Data that run.json stores about a configuration and the command that composed it."""
 
 import json
 from collections.abc import Mapping

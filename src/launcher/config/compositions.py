@@ -24,7 +24,7 @@ SPACE = "hpo.space"
 OPEN = "dispatch.sbatch"
 """A node that takes any key, with `+` or without."""
 MAX_CACHED = 64
-"""At most this many group compositions are cached, about 300 kB each."""
+"""Maximum number of cached group compositions, about 300 kB each."""
 
 
 def normalize(override: str) -> str:
@@ -95,7 +95,7 @@ def _parser() -> OverridesParser:
 
 
 def is_group(override: Override, loader: ConfigLoader) -> bool:
-    """Whether an override chooses (or adds, or deletes) an option of a config group."""
+    """Return whether an override chooses (or adds, or deletes) an option of a config group."""
     return not isinstance(override.value(), dict) and _names_group(override.key_or_group, loader)
 
 
@@ -131,7 +131,7 @@ class Compositions:
         self._is_group = cache(lambda key: _names_group(key, loader))
 
     def config(self, overrides: Sequence[str]) -> DictConfig:
-        """What the overrides compose to: Hydra, too, applies values after it has composed the groups.
+        """Compose the overrides: groups first, then values, as Hydra does.
 
         Raises:
             hydra.errors.HydraException: they do not compose.
@@ -176,7 +176,8 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Whether Hydra applies an override after it has composed the groups, and it does not change Hydra's node."""
+        """Return whether Hydra applies an override after it has composed the groups, and it does not change Hydra's
+        node."""
         key = override.key_or_group
         is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
         return not is_hydras and not self.is_group(override)

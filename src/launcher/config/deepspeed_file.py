@@ -66,7 +66,7 @@ REQUIRED_ZERO_DEFAULTS = {
     "zero_quantized_nontrainable_weights": False,
     "zero_quantized_weights": False,
 }
-"""With other values, the shards on each rank would differ from those in a checkpoint."""
+"""Settings which a resume may not change, because the shards on each rank would differ from a checkpoint's."""
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:

@@ -59,7 +59,7 @@ def diagnose(
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do not."""
+    """Return whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do not."""
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -140,7 +140,7 @@ class _Diagnosis:
             self.faults += [sentence for sentence in error.sentences if not self._follows_from_a_group(sentence)]
 
     def _follows_from_a_group(self, sentence: str) -> bool:
-        """Whether a message is about the default option of a group that the user has set to something else."""
+        """Return whether a message is about the default option of a group that the user has set to something else."""
         return any(re.search(rf"\b{re.escape(group)}[.=]", sentence) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:

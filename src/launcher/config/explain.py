@@ -28,7 +28,7 @@ LIBRARIES = (
     f"{Path(__file__).parents[1]}{os.sep}",
     "<frozen",
 )
-"""Where code that is not the user's is stored."""
+"""Folders of code that is not the user's."""
 
 
 def report(sentences: Sequence[str]) -> None:

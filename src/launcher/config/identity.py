@@ -1,4 +1,4 @@
-"""What identifies a run, its name and id (a hash of the configuration); and how two configurations differ.
+"""Name and id of a run (the id is a hash of the configuration), and the differences between two configurations.
 
 Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`,
 `${launcher.path:...}` and `${launcher.steps:...}`. They see the whole configuration, so they resolve to the same value
@@ -36,7 +36,7 @@ HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""
 
 DIGITS, DERIVED = 12, "${launcher.id:}"
-"""Of an id, and how an id is written that is a hash."""
+"""Number of digits of an id, and the pattern of an id that is a hash."""
 
 ESCAPED = "$\\u007b"
 """`${` in JSON, so that OmegaConf takes no text of an identity for an interpolation."""
@@ -64,8 +64,8 @@ def _digest(hashed: Mapping[str, Any]) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """What is hashed: the resolved configuration without the keys of `run.not_identity`, and with those of
-    `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
+    """Return the tree that is hashed: the resolved configuration without the keys of `run.not_identity`, and with the
+    keys of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
     listed = OmegaConf.select(config, "run.not_identity")  # the schema refuses what is no list
     excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | {"run", "hydra"}
     tree = to_plain(config)

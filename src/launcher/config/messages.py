@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a key. `value` is its value as shown; None: the message needs no value."""
+    """Problem with a key. `value` is its value as shown, or None if the message needs no value."""
 
     key: str
     value: str | None

@@ -1,4 +1,4 @@
-"""How many nodes a job may have: a number, or a range (`1-4`)."""
+"""Number of nodes that a job may have: a number, or a range (`1-4`)."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class NodeRange:
 
     @property
     def is_open(self) -> bool:
-        """Whether a start may have more nodes than another."""
+        """Return whether a start may have more nodes than another."""
         return self.least < self.most
 
     @property

@@ -29,7 +29,7 @@ class Key:
     """Its type and bounds in words; empty if unknown."""
     comment: str = ""
     is_set: bool = True
-    """Whether the YAML file has the key; otherwise it is added with a +."""
+    """True if the YAML file has the key; otherwise it is added with a +."""
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class _Resolver:
 
 
 def _for_shell(path: str, written: str) -> str:
-    """How to write a shell's variable in a setting of the dispatch; "" elsewhere."""
+    """Say how to write a shell's variable in a setting of the dispatch; "" elsewhere."""
     return f"; for the shell's variable write {escaped(written)}" if path.startswith("dispatch.") else ""
 
 

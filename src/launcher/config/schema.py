@@ -256,7 +256,7 @@ def _has_target(path: str, value: Any) -> Iterator[Fault]:
 
 
 def _is_referred_to(written: dict[str, Any], key: str) -> bool:
-    """Whether any value refers to a key of the user's own."""
+    """Return whether any value refers to a key of the user's own."""
     return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
 
 
@@ -330,7 +330,7 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[Fault]:
 
 
 def _counts_epochs(value: Any, annotation: Any) -> bool:
-    """Whether numbers of epochs are in place of whole numbers of steps; `build_trainer` converts them."""
+    """Return whether numbers of epochs are in place of whole numbers of steps; `build_trainer` converts them."""
     whole, *fractions = (
         with_epochs(value, convert) for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
     )
@@ -338,6 +338,7 @@ def _counts_epochs(value: Any, annotation: Any) -> bool:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Whether a list or mapping has an unresolved value or a part to build, so that its final items are unknown."""
+    """Return whether a list or mapping has an unresolved value or a part to build, so that its final items are
+    unknown."""
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return any(item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items)

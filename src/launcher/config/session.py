@@ -23,7 +23,7 @@ from launcher.config.options import config_path
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AssertionError)
-"""What Hydra raises for a bad command line or a bad YAML file."""
+"""Exceptions that Hydra raises for a bad command line or a bad YAML file."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
 
 
 def run_application(task: TaskFunction, arguments: Namespace) -> None:
-    """What `hydra.main` does for a run or a sweep, in the current session; the configuration is composed once."""
+    """Run or sweep as `hydra.main` does, in the current session; the configuration is composed once."""
     application: Any = GlobalHydra.instance().hydra
     name, overrides = arguments.config_name, arguments.overrides
     if not arguments.multirun:
@@ -64,14 +64,14 @@ def run_application(task: TaskFunction, arguments: Namespace) -> None:
 
 
 def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
-    """Whether Hydra has rejected a run that might be a sweep, before a job starts. Hydra 1.3 asserts the mode without a
-    text, Hydra 1.4 explains."""
+    """Return whether Hydra has rejected a run that might be a sweep, before a job starts. Hydra 1.3 asserts the mode
+    without a text, Hydra 1.4 explains."""
     is_swept = any(parse(override).is_sweep_override() for override in overrides)
     return is_swept or isinstance(error, AssertionError) or "hydra.mode changed" in str(error)
 
 
 def _sets_multirun(name: str, overrides: Sequence[str]) -> bool:
-    """Whether the configuration itself asks for a sweep."""
+    """Return whether the configuration itself asks for a sweep."""
     try:
         return bool(loader().load_configuration(name, list(overrides), RunMode.MULTIRUN).hydra.mode == RunMode.MULTIRUN)
     except COMPOSITION_ERRORS:
@@ -93,7 +93,7 @@ def first_line(error: BaseException) -> str:
 
 
 def returned(result: JobReturn) -> Any:
-    """What a job returned, or the exception that it raised."""
+    """Return the value that a job returned, or raise its exception."""
     try:
         # Hydra prints a line about a failed job before it raises the job's exception.
         with redirect_stderr(StringIO()):

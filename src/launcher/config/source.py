@@ -1,4 +1,4 @@
-"""Where a dotted name is defined, read from source. Nothing is imported, so torch is not loaded.
+"""Finds the definition of a dotted name in source code. Nothing is imported, so torch is not loaded.
 
 `torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an assignment, or an
 import to follow. Names that only exist in running code (extension modules, `__getattr__`, `exec`) are `Unresolvable`.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 MAX_HOPS = 20
 Binding = str | ast.stmt
-"""What a name is bound to: the dotted name that it is imported from, or the statement that defines it."""
+"""Binding of a name: the dotted name that it is imported from, or the statement that defines it."""
 
 
 class NotFound(LookupError):
@@ -27,7 +27,7 @@ class NotFound(LookupError):
 
 
 class Unresolvable(LookupError):
-    """Only running code defines the name."""
+    """Raised if only running code defines the name."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def locate(dotted: str, hops: int = 0) -> Module | Definition:
 
 
 def refer(module: Module, node: ast.AST, hops: int = 0) -> Module | Definition:
-    """What an expression like `nn.Module` means in the source of a module; raises as `locate` does."""
+    """Resolve an expression like `nn.Module` in the source of a module; raises as `locate` does."""
     name = dotted_name(node)
     if name is None:
         raise Unresolvable(ast.dump(node))

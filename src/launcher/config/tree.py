@@ -10,7 +10,7 @@ def join(path: str, key: object) -> str:
 
 
 def is_interpolation(value: Any) -> bool:
-    """Whether a value of a tree must be resolved."""
+    """Return whether a value of a tree must be resolved."""
     return isinstance(value, str) and "${" in value
 
 

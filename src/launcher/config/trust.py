@@ -51,7 +51,7 @@ TEXT = ("run", "paths", "trainer", "dispatch", "hpo", "hydra")
 KERNEL = "attn_implementation"
 """A setting of models of transformers; with a slash, it is code of the hub."""
 LITERAL = re.compile(r"\$\{oc\.env:\w+(?:,[^${}]*)?\}|\\\$\{")
-"""What text may have besides letters if its meaning depends on no other key."""
+"""Pattern of interpolations whose meaning depends on no other key."""
 
 Name = tuple[str, str]
 """A key and its value: `("_target_", "my_package.Net")`."""
@@ -68,7 +68,8 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
-        """What may name it. Nothing may name text that Hydra would resolve once more: anywhere else it stays text."""
+        """Names by which it may be allowed. Text that Hydra would resolve once more has none: anywhere else it stays
+        text."""
         if is_interpolation(self.value) and not self.path.startswith("dispatch."):
             return set()
         is_plain = isinstance(self.written, str) and "${" not in LITERAL.sub("", self.written)
@@ -84,7 +85,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stored configuration was read.
+    """Source of a stored configuration.
 
     Args:
         file: shown in messages.
@@ -137,7 +138,7 @@ class Origin:
             self.refuse(", ".join(map(str, refused[:8])), "names it", again)
 
     def in_project(self, folder: Path) -> bool:
-        """Whether a folder that the stored configuration names is one of the current project."""
+        """Return whether a folder that the stored configuration names is one of the current project."""
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
     def refuse(self, what: str, how: str, otherwise: str = "") -> None:
@@ -172,7 +173,7 @@ class Origin:
         return definition.module.path is not None and self._is_own(definition.module.path.parent)
 
     def _is_known(self, module: Module) -> bool:
-        """Whether importing a module runs only Launcher's, torch's or the project's own code."""
+        """Return whether importing a module runs only Launcher's, torch's or the project's own code."""
         if module.path is None:
             return bool(module.folders)  # a namespace package has no code
         if module.path.resolve().is_relative_to(LAUNCHER) or module.name.split(".")[0] == "torch":
@@ -180,8 +181,8 @@ class Origin:
         return self._is_own(module.path.parent)
 
     def _is_own(self, folder: Path) -> bool:
-        """Whether the files of a folder are the user's own: neither installed, nor next to the stored configuration in
-        the same folder of the project (`outputs`)."""
+        """Return whether the files of a folder are the user's own: neither installed, nor next to the stored
+        configuration in the same folder of the project (`outputs`)."""
         project, stored, folder = Path.cwd().resolve(), self.folder.resolve(), folder.resolve()
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
         foreign = [stored, *(project / name for name in inside)]
@@ -219,7 +220,7 @@ def _decides(path: str, key: str, value: object) -> bool:
 
 
 def _extends_script(key: str, text: str) -> bool:
-    """Whether a setting of `dispatch` may add a command to a job's script."""
+    """Return whether a setting of `dispatch` may add a command to a job's script."""
     name, _, flag = key.partition(".")
     is_plain = (name == "sbatch" and flag in RESOURCES) or (name == "interface" and re.fullmatch(r"[\w.,:=^-]*", text))
     return "\n" in text or (name in SHELL and not is_plain)
@@ -233,7 +234,7 @@ def _modules(target: str) -> list[Module]:
 
 
 def _is_missing(name: str) -> bool:
-    """Whether importing a module certainly fails, so that nothing runs; the error is then reported."""
+    """Return whether importing a module certainly fails, so that nothing runs; the error is then reported."""
     try:
         return name.isidentifier() and name not in sys.modules and importlib.util.find_spec(name) is None
     except (ImportError, ValueError):

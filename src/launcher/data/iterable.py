@@ -138,7 +138,7 @@ class EvaluationStream:
 
 
 def _randomness(seed: int | None) -> tuple[Run, Run]:
-    """How to call the code that reads the stream, and the code that collates: with private generators if seeded.
+    """Return the functions that call the stream's code and the collate function, with private generators if seeded.
 
     A rank collates only its own samples, so collating must not advance the generators of the stream: every rank reads
     the same stream.

@@ -251,7 +251,7 @@ def evaluation_loader(
 
 
 def fingerprint(dataset: object) -> str | None:
-    """What a checkpoint stores about its data: the dataset's `fingerprint`, else its length, else None."""
+    """Return what a checkpoint stores about its data: the dataset's `fingerprint`, else its length, else None."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own)

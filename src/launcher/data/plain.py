@@ -46,8 +46,8 @@ class PlainLoader:
 
     @property
     def interruptible(self) -> bool:
-        """Whether a signal may end the wait for a batch. Without workers the dataset may have drawn from the training's
-        generators by then."""
+        """Return whether a signal may end the wait for a batch. Without workers the dataset may have drawn from the
+        training's generators by then."""
         return self.loader.num_workers > 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -95,7 +95,7 @@ class PlainLoader:
 
 
 class ResumableSampler:
-    """What a loader's sampler or batch sampler yields, from any position of an epoch on.
+    """Resumable view of a loader's sampler or batch sampler, from any position of an epoch.
 
     `state` has the states of the generators when the sampler began the present epoch; None: it has not begun.
     """
@@ -168,7 +168,7 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
 
 
 def is_plain(loader: object) -> bool:
-    """Whether this is a torch DataLoader over a map-style dataset that keeps the order of its sampler."""
+    """Return whether this is a torch DataLoader over a map-style dataset that keeps the order of its sampler."""
     return (
         isinstance(loader, DataLoader)
         and type(loader).__iter__ is DataLoader.__iter__

@@ -21,7 +21,7 @@ def mix(*parts: int | np.ndarray) -> np.ndarray:
 
 
 LARGE = 2**24
-"""From this many samples on, indices are computed one batch at a time: sorting 10^8 keys takes 15 s and 2 GB."""
+"""Number of samples from which indices are computed one batch at a time: sorting 10^8 keys takes 15 s and 2 GB."""
 ROUNDS = 6
 
 

@@ -1,1 +1,1 @@
-"""Where a run runs: on this machine, or on a cluster."""
+"""Dispatches: a run is executed on this machine, or on a cluster."""

@@ -1,4 +1,4 @@
-"""Where a job keeps its record, and whether there is something to submit.
+"""Finds a job's record, and decides if there is something to submit.
 
 Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves run.json and the frozen
 configuration of the training alone: it has a folder of its own, `<run folder>/.jobs/<job>-<hash>/`, with its frozen
@@ -25,12 +25,12 @@ from launcher.slurm.submission import JobNote, frozen
 JOBS = ".jobs"
 OWN_JOBS = "launcher.jobs."
 SHOWN = 3
-"""At most this many differences to a queued job are listed."""
+"""Maximum number of listed differences from a queued job."""
 
 
 def trains(config: Mapping[str, Any]) -> bool:
-    """Whether the job trains: `job=train`, or a user's job with `why_done`, such as a subclass of it. A job that cannot
-    be imported here counts as one that trains."""
+    """Return whether the job trains: `job=train`, or a user's job with `why_done`, such as a subclass of it. A job that
+    cannot be imported here counts as one that trains."""
     target = str(config["job"]["_target_"])
     if target.startswith(OWN_JOBS):
         return target == TRAIN_JOB
@@ -90,7 +90,7 @@ def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str
 
 
 def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
-    """How the configuration of the queued job differs from the one that is asked for now; "" for not at all."""
+    """Describe the difference between the configuration of the queued job and the command's; "" if they are equal."""
     try:
         before, _ = frozen(folder)
     except (OSError, ValueError, KeyError):

@@ -12,7 +12,7 @@ PORTS = range(15000, 32768)
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several ranks that are already started.
+    """Return whether this process is one of several ranks that are already started.
 
     torchrun's variables are used unchanged. Those of a SLURM step with several tasks, and of submitit's local executor,
     are translated into torchrun's. A batch script that calls us without srun is not such a step, however many tasks its

@@ -1,4 +1,4 @@
-"""How many GPUs a process on this machine would see, without importing torch here."""
+"""Number of GPUs that a process on this machine would see, counted without importing torch."""
 
 import os
 import subprocess

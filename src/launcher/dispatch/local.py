@@ -66,7 +66,8 @@ class LocalDispatch:
         return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Whether there is nothing to train; then this is logged. One of several ranks returns False: the job decides.
+        """Return whether there is nothing to train; then this is logged. One of several ranks returns False: the job
+        decides.
 
         Args:
             config: resolved, as plain containers.

@@ -13,7 +13,7 @@ from launcher.process import collector, signals
 from launcher.rundir.logs import prepare_output
 
 RESULT = "result.json"
-"""What a job that does not train has returned."""
+"""Result of a job that does not train."""
 
 
 def main() -> int:
@@ -52,8 +52,8 @@ def main() -> int:
 
 
 def is_superseded(folder: Any, script: str | None = None) -> bool:
-    """Whether the run belongs to a job of another script. So it does if its submission was killed, and repeated before
-    SLURM had accepted the first job."""
+    """Return whether the run belongs to a job of another script. So it does if its submission was killed, and repeated
+    before SLURM had accepted the first job."""
     from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:

@@ -40,7 +40,7 @@ class Rank:
     number: int
     process: subprocess.Popen[bytes]
     report: dict[str, Any] = field(default_factory=dict)
-    """What it wrote when it ended (see `launcher.dispatch.rank`); empty if it was killed."""
+    """Report that the rank wrote when it ended (see `launcher.dispatch.rank`); empty if it was killed."""
     ended: float | None = None
     terminated_by_us: bool = False
     """We stopped it, since another rank had failed."""

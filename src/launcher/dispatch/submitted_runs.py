@@ -12,7 +12,7 @@ from launcher.dispatch.due import JOBS, folder_of
 from launcher.rundir.files import expanded
 
 SHOWN = 20
-"""At most this many submitted runs are listed."""
+"""Maximum number of listed submitted runs."""
 
 
 @dataclass

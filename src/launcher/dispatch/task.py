@@ -1,4 +1,4 @@
-"""What Hydra runs for each job: validates the configuration, and passes it to its dispatch."""
+"""Hydra's entry point for each job: validates the configuration, and passes it to its dispatch."""
 
 from typing import Any
 

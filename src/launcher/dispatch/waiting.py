@@ -73,8 +73,9 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Whether a run may still change, or a process is on it, which would refuse the next command. Its record is not
-    final while its job is in the queue, and a job whose node failed (NODE_FAIL) may be about to return to the queue.
+    """Return whether a run may still change, or a process is on it, which would refuse the next command. Its record is
+    not final while its job is in the queue, and a job whose node failed (NODE_FAIL) may be about to return to the
+    queue.
 
     Args:
         missing: how many times in a row each run's job was not in the queue.

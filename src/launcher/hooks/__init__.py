@@ -1,1 +1,1 @@
-"""What happens beside the loop: one hook a file, named in `conf/hooks/`."""
+"""Hooks: what happens next to the loop, one hook a file, named in `conf/hooks/`."""

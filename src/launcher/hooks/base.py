@@ -25,7 +25,7 @@ COUNTERS = "step", "skipped_steps", "skipped_in_row", "epoch"
 
 @dataclass
 class TrainState:
-    """Where a run is at a step boundary. Every counter counts optimizer steps."""
+    """Progress of a run at a step boundary. Every counter counts optimizer steps."""
 
     max_steps: int = 0
     step: int = 0
@@ -68,7 +68,7 @@ class TrainState:
 
 @dataclass
 class RunContext:
-    """What a run provides to its hooks before training starts. Without a configuration it has the defaults."""
+    """Context that a run provides to its hooks before training starts. Without a configuration it has the defaults."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set. `max_samples=n`: only the first
@@ -80,7 +80,7 @@ class RunContext:
     fork: Any = None
     """The `hooks.forking.Fork` that a new run starts from; None: it starts from the beginning."""
     attempt: int = 1
-    """How often this run has been started, this time included."""
+    """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing a file in the run's folder: another process may have taken the run over."""
 
@@ -91,7 +91,7 @@ class StepInfo(TypedDict, total=False):
     loss: list[torch.Tensor]
     """0-d, one for each micro-batch."""
     records: list[Records]
-    """What `forward` records, one for each micro-batch."""
+    """Records that `forward` returned, one for each micro-batch."""
     data_time: list[float]
     """Seconds that the host waited for each micro-batch."""
     step_time: float
@@ -99,7 +99,7 @@ class StepInfo(TypedDict, total=False):
     grad_norm: torch.Tensor | None
     """Norm before clipping, 0-d; None: the strategy does not know it."""
     lr: list[float | torch.Tensor]
-    """Of each parameter group, as the step was taken with it."""
+    """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
     max_memory: float
     """GiB; only with `MemoryHook`."""
@@ -127,7 +127,7 @@ class TrainerView(Protocol):
     """Set in `on_restore` by the hook that loads a checkpoint: the state that every `on_load_state_dict` gets."""
     resumed_from: Path | None
     is_fork: bool
-    """Whether this start is the first of a fork: `resumed_from` is a checkpoint of another run."""
+    """True if this start is the first of a fork: `resumed_from` is a checkpoint of another run."""
     resumed_rng: dict[str, Any] | None
 
     @property
@@ -148,7 +148,7 @@ class TrainerView(Protocol):
     def is_last_step(self) -> bool: ...
     @property
     def is_paused(self) -> bool:
-        """Whether training ends at the current boundary because of `pause_at`, before its last step."""
+        """Return whether training ends at the current boundary because of `pause_at`, before its last step."""
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
@@ -182,7 +182,7 @@ class BaseHook:
     """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that measures such a
     metric, by `needs`, belongs to the identity of the run. It is read from the source, too."""
     runs_first: ClassVar[bool] = False
-    """Whether this hook is called before the others, because they read what it adds to `trainer.step_info`."""
+    """True if this hook is called before the others, because they read what it adds to `trainer.step_info`."""
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
@@ -203,7 +203,7 @@ class BaseHook:
         """`trainer.step` takes the first samples of a pass over the training data. Only for data with a length."""
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
-        """After every hook's `on_after_step`, at the step that takes the last samples of a pass."""
+        """Called after every hook's `on_after_step`, at the step that takes the last samples of a pass."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is about to run. The step before it has logged everything that it logs."""
@@ -215,10 +215,10 @@ class BaseHook:
         """Once a step: gradients are complete, unscaled, and not yet clipped."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        """After the update; `trainer.step_info` describes the step."""
+        """Called after the update; `trainer.step_info` describes the step."""
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """After every hook's `on_after_step`: the step is complete, and its state is final."""
+        """Called after every hook's `on_after_step`: the step is complete, and its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         """The validation set is about to be evaluated. Change the weights for it here."""
@@ -282,5 +282,5 @@ def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
 
 
 def overrides(hook: BaseHook, event: str) -> bool:
-    """Whether a hook handles an event, by a method of its class or a function set on the instance."""
+    """Return whether a hook handles an event, by a method of its class or a function set on the instance."""
     return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

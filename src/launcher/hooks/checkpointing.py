@@ -1,4 +1,4 @@
-"""When to save, what to keep, and what to resume from. How is in the checkpoint package."""
+"""Decides when to save, what to keep, and what to resume from. The checkpoint package does the rest."""
 
 import signal
 import time

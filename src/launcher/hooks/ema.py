@@ -16,8 +16,8 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
 class EmaHook(BaseHook):
-    """After each step, average = decay * average + (1 - decay) * weights (Polyak and Juditsky 1992). The first update
-    copies the weights, as in torch's `AveragedModel`.
+    """Averages the weights: after each step, average = decay * average + (1 - decay) * weights (Polyak and Juditsky
+    1992). The first update copies the weights, as in torch's `AveragedModel`.
 
     The averages cover the parameters that are trainable when training starts. They are sharded like the weights, in
     float32 if the weights have 16 bits, and are part of each checkpoint.

@@ -21,7 +21,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Fork:
-    """Where a new run starts.
+    """Source checkpoint of a forked run.
 
     Args:
         source: `<run id>/<step>`, or the folder of a checkpoint.

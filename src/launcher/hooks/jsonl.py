@@ -24,7 +24,7 @@ from launcher.trackers.lines import dropped_path
 
 logger = logging.getLogger(__name__)
 START = b'{"step":'
-"""How a line begins."""
+"""Pattern of the beginning of a line."""
 LAST_LINE = 1 << 20
 """Bytes at the end of a file that are read for its last line."""
 
@@ -277,7 +277,7 @@ def keep_lines_after(path: Path, step: int) -> None:
 
 
 def _step_of(line: bytes) -> float | None:
-    """None: it is no whole line."""
+    """Return the step of a line, or None if the line is not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith(b"\n") else None
     except (ValueError, KeyError, TypeError, RecursionError):

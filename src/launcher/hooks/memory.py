@@ -59,7 +59,7 @@ CudaMaxMemoryHook = MemoryHook
 
 
 def max_memory(device: torch.device) -> float:
-    """In GiB, see `MemoryHook`."""
+    """Return the memory in GiB, see `MemoryHook`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
     if device.type == "mps":

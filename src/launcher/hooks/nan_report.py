@@ -21,8 +21,8 @@ from launcher.types import PositiveInt
 
 
 class NanReportHook(BaseHook):
-    """When an update is skipped because its gradient is not finite, the passes over its batches are repeated, and the
-    first place that is not finite is logged for each rank: a batch, a weight, a module's output, or a gradient.
+    """Repeats the passes over the batches of an update that is skipped because its gradient is not finite, and logs the
+    first place that is not finite for each rank: a batch, a weight, a module's output, or a gradient.
 
     Until then, it only keeps references to the batches of two steps. Repeating them does not change training.
 
@@ -59,7 +59,7 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
-        """Whether the loss scale was only too high: that is how a scaler finds its scale."""
+        """Return whether the loss scale was only too high: that is how a scaler finds its scale."""
         is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
         return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
 
@@ -181,7 +181,7 @@ def _tensors(values: object) -> list[torch.Tensor]:
 
 
 def _not_finite(values: object) -> str | None:
-    """How many values are not finite; None if all are."""
+    """Describe how many values are not finite; None if all are finite."""
     nans = infinite = total = 0
     for tensor in _tensors(values):
         nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())

@@ -15,7 +15,7 @@ from launcher.types import PositiveInt
 MARGIN = 4
 """Columns that the bar leaves free: a terminal echoes ^C behind it, and a line that wraps cannot be erased."""
 WIDE = 80
-"""From this many columns on, a bar is drawn beside the percentage."""
+"""Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
 """Seconds between two drawings of the bar, at least."""
 
@@ -90,7 +90,7 @@ class ProgressHook(StatsHook):
             file_only(trainer.logger, line)
 
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
-        """What a line shows, the most important first."""
+        """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
         rates = list(stats.learning_rates.values())
         parts = [f"loss {show(stats.loss, 4)}"]

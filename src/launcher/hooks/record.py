@@ -71,7 +71,7 @@ class RecordHook(BaseHook):
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:
-    """Whether a checkpoint was written by the run in a workspace."""
+    """Return whether a checkpoint was written by the run in a workspace."""
     if workspace is None or checkpoint.resolve().is_relative_to(workspace.resolve()):
         return True
     return Manifest.read(checkpoint).run in run_names(workspace)

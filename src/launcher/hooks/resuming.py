@@ -26,12 +26,12 @@ class Choice(NamedTuple):
     """The checkpoint that a start resumes from, as rank 0 chose it."""
 
     path: str | None = None
-    """None: step 0."""
+    """Checkpoint to load; None: begin at step 0."""
     requested: str | None = None
-    """What the user named (see `request_name`), if this start is the first to follow it."""
+    """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow it."""
     is_fork: bool = False
     rollbacks: Sequence[str] = ()
-    """What the run has been rolled back to, this time included."""
+    """Names of the checkpoints that the run has been rolled back to, the current one included."""
 
 
 class CheckpointRestorer:
@@ -66,7 +66,7 @@ class CheckpointRestorer:
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
-        """After a rollback, set later checkpoints aside. Called once nothing can reject the start any more."""
+        """Set later checkpoints aside after a rollback. Called once nothing can reject the attempt any more."""
         if self.choice.requested is None:
             return
         is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
@@ -159,7 +159,8 @@ class CheckpointRestorer:
         return newest
 
     def _was_followed(self, trainer: TrainerView) -> bool:
-        """Whether an earlier start of this SLURM job has done what `run.resume` requests: this one resumes the run."""
+        """Return whether an earlier start of this SLURM job has done what `run.resume` requests: this one resumes the
+        run."""
         if self.load in ("latest", "auto") or not is_restart():
             return False
         try:
@@ -225,7 +226,8 @@ class CheckpointRestorer:
             trainer.logger.warning(how, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
-        """Whether a checkpoint was written under the current configuration, but for what cannot change numbers."""
+        """Return whether a checkpoint was written under the current configuration, but for what cannot change
+        numbers."""
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True

@@ -139,7 +139,7 @@ class SamplesHook(BaseHook):
 
 
 def vocabulary(trainer: TrainerView) -> int:
-    """How many tokens the model chooses from. All ranks must call it.
+    """Return the size of the model's vocabulary. All ranks must call it.
 
     Raises:
         ConfigError: the model does not read tokens, or does not score the next one.

@@ -65,7 +65,7 @@ class SkipSpikesHook(BaseHook):
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Whether this step is a spike; if not, it is added to the window. All values stay on the device."""
+        """Return whether this step is a spike; if not, it is added to the window. All values stay on the device."""
         self._to(norm.device)
         loss = ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float()) / ranks.world_size()
         present = torch.stack([loss, norm.float()])

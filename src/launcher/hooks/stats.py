@@ -154,7 +154,7 @@ def _mean_records(records: list[Records]) -> Records:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """On the host, in one transfer if all are on a device."""
+    """Copy the values to the host, in one transfer if all are on a device."""
     if values and all(isinstance(value, torch.Tensor) and not value.is_cpu for value in values):
         numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
         return numbers

@@ -1,1 +1,1 @@
-"""What `job=` chooses: one file for each kind of work on a run."""
+"""Jobs that `job=` chooses: one file for each kind of work on a run."""

@@ -51,7 +51,7 @@ class AttemptLog:
         self.ranks = Ranks.from_env()
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
         self.record: RunRecord | None = None
-        """On rank 0, while it holds the lock."""
+        """Record of the attempt, written by rank 0 while it holds the lock."""
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
         self._end, self._has_ended = threading.Lock(), False
@@ -188,7 +188,7 @@ class AttemptLog:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
     def _is_begun_for(self, code: int) -> bool:
-        """Whether an error can be recorded: a crash before the attempt has begun lets it begin now."""
+        """Return whether an error can be recorded: a crash before the attempt has begun lets it begin now."""
         if self.has_begun or code == 2:
             return self.has_begun
         try:
@@ -218,7 +218,7 @@ class AttemptLog:
 
 
 def saves(trainer: Trainer) -> bool:
-    """Whether the run has checkpoints."""
+    """Return whether the run has checkpoints."""
     return any(isinstance(hook, CheckpointingHook) for hook in trainer.hooks)
 
 

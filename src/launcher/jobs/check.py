@@ -122,7 +122,7 @@ def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.
 
 
 def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool) -> Iterator[str]:
-    """What is wrong with a tensor of a batch.
+    """Describe the problem with a tensor of a batch.
 
     Args:
         is_last: whether it is the batch's last tensor, which has the labels.

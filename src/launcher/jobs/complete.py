@@ -1,4 +1,4 @@
-"""Whether a run is complete (or paused) and has nothing left to do. Imports no torch."""
+"""Completed (or paused) runs, which have nothing left to do. Imports no torch."""
 
 import logging
 import math
@@ -43,7 +43,7 @@ NEWEST = ("auto", "latest", "must")
 
 
 def nothing_to_do(config: Mapping[str, Any]) -> bool:
-    """Whether the run has nothing left to do (see `done`), which is then logged.
+    """Return whether the run has nothing left to do (see `done`), which is then logged.
 
     Args:
         config: resolved, as plain containers: a repeated sweep asks for thousands of runs.
@@ -106,8 +106,8 @@ def done(
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Whether the newest checkpoint is later than the last step that the command asks for: an extension of the run was
-    stopped, and the command is an earlier one."""
+    """Return whether the newest checkpoint is later than the last step that the command asks for: an extension of the
+    run was stopped, and the command is an earlier one."""
     return str(config["run"]["resume"]) in NEWEST and folder.newest_step() > config["trainer"]["max_steps"]
 
 
@@ -116,7 +116,7 @@ def past(config: Mapping[str, Any], folder: RunFolder) -> str:
 
 
 def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Whether a run is paused, and the command asks for no later step."""
+    """Return whether a run is paused, and the command asks for no later step."""
     pause_at = config["trainer"].get("pause_at")
     if record.state != "paused" or pause_at is None or str(config["run"]["resume"]) not in NEWEST:
         return False
@@ -124,8 +124,8 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 
 
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the command asks a completed run for more steps, or for a rollback that it has not made yet; or asks a
-    run that stopped early for another configuration, under which it may train on."""
+    """Return whether the command asks a completed run for more steps, or for a rollback that it has not made yet; or
+    asks a run that stopped early for another configuration, under which it may train on."""
     max_steps = config["trainer"]["max_steps"]
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
@@ -142,7 +142,7 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
-    """Whether the newest attempt had another configuration, apart from what cannot change the numbers."""
+    """Return whether the newest attempt had another configuration, apart from what cannot change the numbers."""
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and len({run_id(OmegaConf.create(escaped(nested(values)))) for values in (before, now)}) > 1
 
@@ -184,7 +184,7 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
 
 
 def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
-    """How to get what the command has and the run had not, if it needs no training: trackers and metrics."""
+    """Say how to add trackers and metrics that the command has and the completed run had not."""
     keys = sorted({match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))})
     new = [key for key in keys if not any(each == key or each.startswith(f"{key}.") for each in record.data["config"])]
     metrics = [key for key in new if key.startswith("hooks.")]

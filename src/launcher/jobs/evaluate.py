@@ -34,7 +34,7 @@ class EvaluateJob:
         self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
 
     def run(self, config: DictConfig) -> dict[str, float]:
-        """On a terminal, print a table of the metrics; elsewhere a JSON line with the checkpoint, its step and the
+        """Print a table of the metrics on a terminal, elsewhere a JSON line with the checkpoint, its step and the
         metrics. The line is also appended to the run's `evaluations.jsonl`.
 
         Uses the checkpoint's configuration, see `config_for`.

@@ -66,7 +66,7 @@ def explicit_overrides() -> list[tuple[str, Any]]:
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
-    """Whether a group's option is the one that the run used. `model=mlp` alone does not set its sizes."""
+    """Return whether a group's option is the one that the run used. `model=mlp` alone does not set its sizes."""
     if "." in key:
         return False
     try:

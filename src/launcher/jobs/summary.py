@@ -1,4 +1,4 @@
-"""What a run prints at its start and at its end."""
+"""Summaries that a run prints at its start and at its end."""
 
 import shlex
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ PLACES = ("run.", "paths.", "hydra.", "hydra/")
 
 
 def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
-    """What runs, on which device, and with which settings."""
+    """Log what runs, on which device, and with which settings."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
     yield f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s}, {precision=!s}"

@@ -20,7 +20,8 @@ class TrainJob:
         self.objective, self.value = objective, value
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Whether there is nothing to train, which is then logged. Called before torch is loaded or ranks are started.
+        """Return whether there is nothing to train, which is then logged. Called before torch is loaded or ranks are
+        started.
 
         Args:
             config: resolved, as plain containers.

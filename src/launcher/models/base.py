@@ -25,7 +25,7 @@ class Model(nn.Module, ABC):
     """
 
     is_language_model: bool = False
-    """Whether its loss is in nats per token, so that exp(loss) is the perplexity."""
+    """True if its loss is in nats per token, so that exp(loss) is the perplexity."""
 
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:

@@ -1,4 +1,4 @@
-"""What a `forward` returns, checked with sentences."""
+"""Checks the output of `forward`, with messages for users."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
@@ -54,7 +54,7 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
 
 
 def is_part(value: Any, attributes: Collection[str]) -> bool:
-    """Whether a value is an object with one of these attributes, by which a kind of part is known."""
+    """Return whether a value is an object with one of these attributes, by which a kind of part is known."""
     return not isinstance(value, type) and any(hasattr(value, attribute) for attribute in attributes)
 
 

@@ -28,9 +28,9 @@ CLASSES = {
     "token_classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
     "image_classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
 }  # fmt: skip
-"""By task: the class that builds its models, and the table of the architectures it supports."""
+"""Task to the class that builds its models, and the table of architectures that it supports."""
 HUB_SECONDS = 10
-"""How long the hub may take to answer the check before a download."""
+"""Timeout in seconds of the request to the hub before a download."""
 
 
 def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None) -> Any:

@@ -1,4 +1,4 @@
-"""Whether an optimizer's fused kernel can be used."""
+"""Availability of an optimizer's fused kernel."""
 
 from functools import cache
 from typing import Any

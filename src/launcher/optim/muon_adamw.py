@@ -52,7 +52,7 @@ class MuonAdamW(Optimizer):
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Not supported: it is not known which of the two optimizers should get a new group.
+        """Raise RuntimeError: it is not known which of the two optimizers should get a new group.
 
         Raises:
             RuntimeError: after construction.

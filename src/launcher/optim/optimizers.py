@@ -157,7 +157,7 @@ def muon(
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its `step` computes the loss itself, as LBFGS's does."""
+    """Return whether its `step` computes the loss itself, as LBFGS's does."""
     return has_required_argument(type(optimizer), "step")
 
 

@@ -40,7 +40,7 @@ class Precision:
         return self.dtype is torch.float16
 
     def retries(self, max_retries: int | None) -> bool:
-        """Whether a step with a non-finite gradient is repeated. Not under a loss scaler: it finds its scale by
+        """Return whether a step with a non-finite gradient is repeated. Not under a loss scaler: it finds its scale by
         skipping such steps."""
         return max_retries is not None and not self.needs_scaler
 

@@ -164,7 +164,7 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def _is_of_step(saved: dict[str, Any] | None) -> bool:
-    """Whether the stored schedule was a function of the step."""
+    """Return whether the stored schedule was a function of the step."""
     return saved is not None and "lr_lambdas" in saved
 
 
@@ -175,7 +175,7 @@ def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
 
 
 def needs_metric(scheduler: Any) -> bool:
-    """Whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
+    """Return whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
     return has_required_argument(type(scheduler), "step")
 
 

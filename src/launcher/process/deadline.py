@@ -57,7 +57,7 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """From now on, end this process after a signal: once `grace` seconds pass without progress (None: never), and at
+    """End this process after a signal, from now on: once `grace` seconds pass without progress (None: never), and at
     the latest after `seconds_left()`, which asks a scheduler when it will kill this process (None: not known).
 
     Does nothing outside the main thread, where Python delivers no signals.
@@ -101,7 +101,7 @@ def on_forced_exit(callback: Callback) -> Iterator[None]:
 
 
 def _leave_to_parent() -> None:
-    """In a forked child: its signals are not the run's."""
+    """Leave signals to the parent, in a forked child."""
     try:
         signal.set_wakeup_fd(-1)
     except ValueError:  # forked by another thread

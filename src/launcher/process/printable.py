@@ -43,7 +43,7 @@ class Printable:
 
 @contextmanager
 def printable_output() -> Iterator[None]:
-    """What is printed to the standard streams, as printable text."""
+    """Make what is written to the standard streams printable."""
     streams = [cast(TextIO, Printable(stream)) for stream in (sys.stdout, sys.stderr)]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         yield

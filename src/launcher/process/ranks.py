@@ -21,7 +21,7 @@ STARTING = 120.0
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
-"""In the environment of a rank that the command has started: the id of that process."""
+"""Environment variable of a rank that the command has launched: the id of the command's process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
 """Names a listening socket that rank 0 inherits, so that nobody can take the port before it is used."""
 FAILURE = "launcher/failure"
@@ -92,7 +92,7 @@ def store(timeout: float = TIMEOUT) -> Any:
 
 
 def has_met() -> bool:
-    """Whether the store has been opened: rank 0 serves it, and the others have reached it."""
+    """Return whether the store has been opened: rank 0 serves it, and the others have reached it."""
     return _meeting.store is not None
 
 
@@ -286,7 +286,7 @@ class Agreement:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process, which may act on a signal without asking others."""
+        """Return whether there is one process, which may act on a signal without asking others."""
         return self._group is None
 
     def begin(self, value: int) -> None:

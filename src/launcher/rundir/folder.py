@@ -61,8 +61,8 @@ def named_folders(outputs: Path, word: str) -> list[Path]:
 
 
 def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
-    """Where an option puts its files. In the run's folder, that is the path itself. Runs share any place outside it, so
-    there each run gets a folder `<name>/<id>` of its own.
+    """Return the place of an option's files. In the run's folder, that is the path itself. Runs share any place outside
+    it, so there each run gets a folder `<name>/<id>` of its own.
 
     Args:
         workspace: the run's folder; None: the path is used as it is.
@@ -80,7 +80,8 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
-    """Whether a file in a run's folder was copied there: the folder for which it was written exists, and is another."""
+    """Return whether a file in a run's folder was copied there: the folder for which it was written exists, and is
+    another."""
     try:
         return written_for is not None and not folder.samefile(written_for)
     except OSError:  # it was moved, or is not visible from this machine

@@ -19,7 +19,7 @@ PLACE = 1 << 12
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16
 WIDE_RANGE = 1000.0
-"""From this ratio of the largest to the smallest value on, a curve is drawn on a logarithmic scale."""
+"""Ratio of the largest to the smallest value from which a curve is drawn on a logarithmic scale."""
 
 
 @dataclass
@@ -46,13 +46,14 @@ class Curve:
         return result
 
     def thinned(self, most: int) -> "Curve":
-        """At most this many points, evenly spaced; the first and the last are kept."""
+        """Maximum number of points, evenly spaced; the first and the last are kept."""
         places = evenly(len(self.x), most)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of `count` positions, evenly spaced; the first and the last are kept. `most` is at least 2."""
+    """Return at most `most` of `count` positions, evenly spaced; the first and the last are kept. `most` is at least
+    2."""
     if count <= most:
         return list(range(count))
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
@@ -91,7 +92,7 @@ class History:
         return [(index, number) for index, number in numbers if number is not None]
 
     def x(self, index: int, against: str = "step") -> float | None:
-        """Where a line is on an axis: `step`, `time` (seconds of training) or `samples`."""
+        """Return a line's position on an axis: `step`, `time` (seconds of training) or `samples`."""
         return self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
 
     def curve(self, metric: str, against: str = "step") -> Curve:
@@ -101,7 +102,7 @@ class History:
         return Curve([x for x, _ in known], [y for _, y in known])
 
     def restarts(self, against: str = "step") -> list[float]:
-        """Where on the axis the run was resumed."""
+        """Positions on the axis at which the run was resumed."""
         pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
         ends = [index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")]
         return [x for x in (self.x(index, against) for index in ends) if x is not None]
@@ -199,13 +200,14 @@ def _bar(value: float, low: float, high: float) -> str:
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Whether finite values span orders of magnitude."""
+    """Return whether finite values span orders of magnitude."""
     known = list(values)
     return bool(known) and min(known) > 0 and max(known) / min(known) >= WIDE_RANGE
 
 
 def is_measured(name: str) -> bool:
-    """Whether a logged value depends on the moment and the machine, by its name: times, throughput and memory."""
+    """Return whether a logged value depends on the moment and the machine, by its name: times, throughput and
+    memory."""
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
@@ -220,7 +222,7 @@ def as_number(value: object) -> float | None:
 
 
 def encodable(text: str, stream: object) -> bool:
-    """Whether a stream can show a text: an ASCII terminal has no bars."""
+    """Return whether a stream can show a text: an ASCII terminal has no bars."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")
     except UnicodeError:

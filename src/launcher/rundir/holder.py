@@ -15,7 +15,7 @@ from launcher.rundir.record_format import iso
 
 SILENCE = 30.0  # seconds without a heartbeat after which a holder on another machine counts as dead
 HELD = "is on this run"
-"""In the sentence that refuses a second process on a run."""
+"""Fragment of the error message for a second process on a run."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ class Holder:
         )
 
     def is_local(self) -> bool:
-        """Whether this process can see the holder's process table."""
+        """Return whether this process can see the holder's process table."""
         return self.host == socket.gethostname() and self.space == process_space()
 
     def is_alive(self) -> bool:
-        """Whether a local holder's process still runs. For one on another machine, only the heartbeat shows that."""
+        """Return whether a local holder's process still runs. For one on another machine, only the heartbeat shows
+        that."""
         started = process_start(self.pid)
         return started is not None and started == self.started
 
@@ -59,15 +60,16 @@ class Holder:
 
 
 def is_earlier_start(held: Holder) -> bool:
-    """Whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job only once it considers the
-    earlier start ended. After the loss of a node that may be wrong, but then the new start is the one that counts."""
+    """Return whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job only once it
+    considers the earlier start ended. After the loss of a node that may be wrong, but then the new start is the one
+    that counts."""
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Whether a live process is on the run, without waiting: a holder on another machine is judged by the age of its
-    heartbeat."""
+    """Return whether a live process is on the run, without waiting: a holder on another machine is judged by the age of
+    its heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False

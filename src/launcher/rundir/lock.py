@@ -114,7 +114,7 @@ class RunLock:
         self.holder = None
 
     def is_held(self) -> bool:
-        """Whether the lock file still names this process.
+        """Return whether the lock file still names this process.
 
         Raises:
             OSError: it cannot be read, at several tries. The lock may be held, and may be lost.
@@ -190,7 +190,8 @@ class RunLock:
                 logger.warning("%s: no heartbeat: %s.", self.path, error)
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
-        """Whether the lock's holder is alive. `fresh` is a new file, which has the file server's present time."""
+        """Return whether the lock's holder is alive. `fresh` is a new file, which has the file server's present
+        time."""
         if held is not None and held.is_local():
             return held.is_alive()
         if held is not None and is_earlier_start(held):
@@ -208,7 +209,7 @@ class RunLock:
         return False
 
     def _replace_dead(self, temporary: Path) -> bool:
-        """Whether a dead holder's lock was replaced by `temporary`; False: look again.
+        """Return whether a dead holder's lock was replaced by `temporary`; False: look again.
 
         Raises:
             ConfigError: the holder is alive.
@@ -246,7 +247,7 @@ class RunLock:
         return False
 
     def _is_claimed(self, claim: Path) -> bool:
-        """Whether a live process has made the claim."""
+        """Return whether a live process has made the claim."""
         claimant, before = read_holder(claim), last_beat(claim)
         if claimant is not None and claimant.is_local():
             return claimant.is_alive()

@@ -64,7 +64,7 @@ def prepare_output() -> None:
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """If the reader of the output closes the pipe (`| head`), exit quietly, with the exit code that SIGPIPE gives.
+    """Exit quietly, with SIGPIPE's exit code, if the reader of the output closes the pipe (`| head`).
 
     Raises:
         SystemExit: the pipe was closed.
@@ -88,7 +88,7 @@ def _is_unread(stream: TextIO) -> bool:
 
 
 def is_live_terminal() -> bool:
-    """Whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
+    """Return whether standard output is a terminal that can redraw a line; TERM=dumb cannot."""
     return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 

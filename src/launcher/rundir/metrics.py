@@ -1,4 +1,4 @@
-"""What metrics.jsonl says of a run as a whole: the loss curve and the newest value of each metric."""
+"""Summaries of metrics.jsonl: the loss curve and the newest value of each metric."""
 
 import json
 import os

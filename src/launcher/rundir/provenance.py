@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: the code's commit, the libraries' versions, the SLURM job."""
+"""Provenance of a run's numbers: the code's commit, the libraries' versions, the SLURM job."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ def slurm_job_id() -> str | None:
 
 
 def is_restart() -> bool:
-    """Whether SLURM, or the batch script after the loss of a node, has started this job before."""
+    """Return whether SLURM, or the batch script after the loss of a node, has started this job before."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
 
 
@@ -91,7 +91,7 @@ def code_state(also: Collection[str] = ()) -> dict[str, Any]:
 
 
 def machine_state(device: str, threads: int) -> dict[str, Any]:
-    """What of a machine changes a run's last bits: its processor, the number of threads, and the device.
+    """Properties of a machine that change a run's last bits: processor, number of threads, and device.
 
     Args:
         device: the name of the device that trains.

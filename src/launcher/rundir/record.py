@@ -90,7 +90,7 @@ class RunRecord:
         }
         self.attempts: list[Attempt] = []
         self._damage: str | None = None
-        """What is wrong with the file, until it is set aside and replaced."""
+        """Problem with the file, until it is set aside and replaced."""
         self._load()
 
     @property
@@ -235,8 +235,8 @@ class RunRecord:
         return True
 
     def _is_due(self) -> bool:
-        """Whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8 of them, so that a listing
-        soon shows that it trains."""
+        """Return whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8 of them, so that a
+        listing soon shows that it trains."""
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval

@@ -19,7 +19,7 @@ Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "ki
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
 IDENTITY_VERSION = 1
-"""Of what is hashed for a run's id: a change gives every run another id."""
+"""Version of the tree that is hashed for a run's id: a change gives every run another id."""
 RECORD_TYPES: dict[str, Any] = {
     "id": str, "name": str, "state": OPTIONAL_TEXT, "step": int, "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
@@ -142,8 +142,8 @@ def json_value(value: Any) -> Any:
 
 
 def has_followed(attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None) -> bool:
-    """Whether an attempt of this SLURM job has done what this value of `run.resume` requests. The value holds for the
-    first start of a submission alone."""
+    """Return whether an attempt of this SLURM job has done what this value of `run.resume` requests. The value holds
+    for the first start of a submission alone."""
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

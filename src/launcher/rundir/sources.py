@@ -92,7 +92,7 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
 
 @cache
 def is_installed(folder: str) -> bool:
-    """Whether a folder's files are those of an installed package, of Python, or of Launcher."""
+    """Return whether a folder's files are those of an installed package, of Python, or of Launcher."""
     path = Path(folder)
     own = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]

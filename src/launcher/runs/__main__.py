@@ -42,7 +42,7 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """What a verb does: the first line of its module, read without importing it, since some imports take long."""
+    """Return a verb's help, the first line of its module, read without importing it, since some imports take long."""
     if verb in rerun.VERBS:
         return rerun.VERBS[verb]
     spec = find_spec(module_of(verb))

@@ -18,7 +18,7 @@ from launcher.runs.page import Page
 from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
-"""Where a run is stored, which differs between all runs."""
+"""Keys that say where a run is stored, which differ between all runs."""
 Rows = dict[str, list[str | None]]
 
 
@@ -67,7 +67,7 @@ def is_place(key: str) -> bool:
 
 
 def code(runs: Sequence[StoredRun]) -> Rows:
-    """What differs in commit, versions, strategy and ranks."""
+    """Return the differences in commit, versions, strategy and ranks."""
     described = [
         {
             "commit": commit(run),
@@ -112,7 +112,7 @@ def results(runs: Sequence[StoredRun]) -> Rows:
 
 
 def first_difference(runs: Sequence[StoredRun]) -> list[str]:
-    """Where the loss and the validation metrics of each run begin to differ from those of the first."""
+    """Find the steps at which each run's loss and validation metrics begin to differ from the first run's."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 

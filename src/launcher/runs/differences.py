@@ -1,4 +1,4 @@
-"""In which keys runs differ."""
+"""Finds the keys in which runs differ."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ def _differ(one: object, other: object) -> bool:
 
 
 def is_group(name: str) -> bool:
-    """Whether a choice belongs to the experiment, not to Hydra."""
+    """Return whether a choice belongs to the experiment, not to Hydra."""
     return "/" not in name and name != "hydra"
 
 
@@ -79,7 +79,7 @@ def not_counted(runs: Sequence[StoredRun]) -> set[str]:
 
 
 def counts(key: str, ignored: set[str]) -> bool:
-    """Whether a key can change a run's numbers, or distinguishes runs of one configuration."""
+    """Return whether a key can change a run's numbers, or distinguishes runs of one configuration."""
     parts = key.split(".")
     return key == TAG or not any(".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1))
 
@@ -97,8 +97,7 @@ def within_choices(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Without keys that only repeat a key of the command line where they exist: scheduler.max_steps follows
-    trainer.max_steps."""
+    """Drop keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     columns = {key: [row.get(key) for row in rows] for key in keys}

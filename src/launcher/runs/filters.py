@@ -26,7 +26,7 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
     "node": lambda run: run.node,
     "job": lambda run: run.job_id,
 }
-"""What run.json has of a run, by the names in a filter."""
+"""Fields of run.json, by their names in a filter."""
 
 STATES = (
     "new", "queued", "running", "preempted", "paused", "completed", "failed", "cancelled", "stale", "damaged",
@@ -100,13 +100,13 @@ def is_named(run: StoredRun, word: str) -> bool:
 
 
 def compared(run: StoredRun, key: str, value: str) -> Any:
-    """What a condition compares: `job=198` means all tasks of the array 198."""
+    """Return the value that a condition compares: `job=198` means all tasks of the array 198."""
     found = value_of(run, key)
     return found.partition("_")[0] if key == "job" and found and "_" not in value else found
 
 
 def holds(left: object, sign: str, right: str) -> bool:
-    """Whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
+    """Return whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
     if sign in ORDERED:
         left_number, right_number = number(left), number(right)
         return left_number is not None and right_number is not None and bool(ORDERED[sign](left_number, right_number))
@@ -114,7 +114,7 @@ def holds(left: object, sign: str, right: str) -> bool:
 
 
 def is_same(left: str, right: str) -> bool:
-    """Whether two values are equal as numbers, as YAML, or as text."""
+    """Return whether two values are equal as numbers, as YAML, or as text."""
     left_number, right_number = number(left), number(right)
     if left_number is not None and right_number is not None:
         return left_number == right_number

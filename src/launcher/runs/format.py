@@ -5,7 +5,7 @@ from typing import Any
 
 
 def duration(seconds: float) -> str:
-    """In one unit: 12s, 5m, 3h, 2d."""
+    """Format a duration in one unit: 12s, 5m, 3h, 2d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size or (seconds >= size and unit == "m"):
             return f"{int(seconds // size)}{unit}"

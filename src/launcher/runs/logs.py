@@ -78,15 +78,15 @@ def failure(run: StoredRun) -> str:
 
 
 def early_end(run: StoredRun) -> str:
-    """How the newest start ended, if its attempt had not begun: the log has nothing of it; "" otherwise."""
+    """Describe the end of the newest attempt if it had not begun, which the log does not show; "" otherwise."""
     last = run.attempts[-1] if run.attempts else {}
     is_early = last.get("reason") and last.get("started") == last.get("ended")
     return f"{last['outcome']}, {last['reason']}" if is_early else ""
 
 
 class RunWatch:
-    """Whether a run has ended: no process holds it, and SLURM's queue has no job of it. The queue is read every `pause`
-    seconds.
+    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it. The queue is read every
+    `pause` seconds.
 
     A completed run's own log is complete once its process has left it, and its trackers are complete: the process waits
     for these too, but at most `trackers` seconds, and logs what is wrong with them. Its job's log (`is_job_log`) is
@@ -150,7 +150,7 @@ def copy(path: Path, position: int) -> int:
 def growth(
     path: Path, position: int, has_ended: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[bytes]:
-    """What is appended to a file after `position`, until `has_ended()` is true and nothing more was appended."""
+    """Yield what is appended to a file after `position`, until `has_ended()` is true and nothing more was appended."""
     while True:
         ended = has_ended()  # before reading: what was written last is then still read
         try:

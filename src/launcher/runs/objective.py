@@ -32,7 +32,7 @@ def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
 
 
 def job_value(config: dict[str, Any], metric: str) -> float:
-    """What a job returns for a metric.
+    """Value that a job returns for a metric.
 
     Raises:
         ConfigError: the run has not logged it.

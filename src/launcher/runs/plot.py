@@ -114,7 +114,7 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """What curves are drawn against, in which unit, and how values are smoothed (None: by their number)."""
+    """Axis of the curves, its unit, and the smoothing of the values (None: by their number)."""
 
     against: str
     unit: str

@@ -104,7 +104,7 @@ def _listed(steps: list[int]) -> str:
 
 @dataclass
 class Replay:
-    """What a segment has shown: nothing differs, or where numbers, tensors and states do."""
+    """Result of a segment: nothing differs, or the numbers, tensors and states that do."""
 
     run: str
     start: int
@@ -112,11 +112,11 @@ class Replay:
     tensors: int = 0
     lines: int = 0
     metrics: list[str] = field(default_factory=list)
-    """Where metrics.jsonl differs, by step."""
+    """Differences in metrics.jsonl, by step."""
     states: list[str] = field(default_factory=list)
     """Which tensors and states of the last checkpoint differ."""
     circumstances: list[str] = field(default_factory=list)
-    """What else is different now: code, versions, processor."""
+    """Other differences: code, versions, processor."""
 
     @property
     def is_equal(self) -> bool:
@@ -208,7 +208,7 @@ def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: 
 
 
 def is_outside(folder: Path, path: object) -> bool:
-    """Whether a hook's path is outside its run's folder, where the run itself writes."""
+    """Return whether a hook's path is outside its run's folder, where the run itself writes."""
     text = str(path)
     return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)
 
@@ -280,7 +280,7 @@ def line_difference(step: int, before: Mapping[str, Any] | None, after: Mapping[
 
 
 def circumstances(before: Path, after: Path) -> list[str]:
-    """What a checkpoint and its copy record of code, versions and machine, where it differs."""
+    """Return the differences in code, versions and machine between the records of a checkpoint and its copy."""
     found = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
         then, now = (leaves(_loaded(path / file)) for path in (before, after))

@@ -54,7 +54,7 @@ class SampleRange:
 
 
 class SampleCount(NamedTuple):
-    """How many samples had been used after a step."""
+    """Number of samples used after a step."""
 
     step: int
     samples: int
@@ -92,7 +92,7 @@ class SampleLedger:
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """Where the positions do not continue from one step to the next."""
+        """Messages about steps whose positions do not continue from the step before."""
         faults = []
         for before, after in pairwise(self.ranges):
             if after.start != before.end or after.end < after.start:
@@ -108,7 +108,7 @@ class SampleLedger:
         raise ConfigError(f"--step={step}: must be from {self.ranges[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
-        """How many samples had been used after a step; None if that is known only for several steps together."""
+        """Return the number of samples used after a step; None if that is known only for several steps together."""
         if step < self.ranges[0].first:
             return self.ranges[0].start
         return next((part.end for part in self.ranges if part.last == step), None)
@@ -118,7 +118,7 @@ class SampleLedger:
         return [int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))]
 
     def sentences(self) -> Iterator[str]:
-        """How often the samples of each epoch were used."""
+        """Count the uses of the samples of each epoch."""
         size, begin, end = self.order.size, self.ranges[0].start, self.ranges[-1].end
         if faults := self.faults():
             yield f"The count of samples does not follow from step to step: {'; '.join(faults)}."

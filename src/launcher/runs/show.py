@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def facts(run: StoredRun) -> Table:
-    """What run.json has above its attempts, a line each."""
+    """Return the fields of run.json above its attempts, a line each."""
     record = run.record
     git = record.get("git") or {}
     commit = f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 CODE_APART = ("strategy", "ranks")
-"""Of `compare.code`: they are keys of the configuration, and count there if they can change the numbers."""
+"""Rows of `compare.code` that are keys of the configuration, and count there if they can change the numbers."""
 MOST_NAMED = 4
 ROUNDING = 1e-12
-"""Of a value: smaller differences come from the subtraction."""
+"""Relative tolerance: smaller differences come from the subtraction."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,8 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
 
 
 def outlook(each: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int) -> str:
-    """How many seeds a difference needs. For several comparisons, the level is divided by their number."""
+    """Return the number of seeds that a difference needs. For several comparisons, the level is divided by their
+    number."""
     from launcher.runs.statistics import LEVEL, POWER, power, seeds_needed
 
     if wanted is None and p < LEVEL:

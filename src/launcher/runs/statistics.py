@@ -16,7 +16,7 @@ MOST_SEEDS = 10_000
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the values of one arm. `low` and `high` are the 95 % interval of the mean."""
+    """Statistics of one arm. `low` and `high` are the 95 % interval of the mean."""
 
     n: int
     mean: float
@@ -35,7 +35,8 @@ class Difference:
     p: float
     test: str
     sd: float
-    """Of the differences between values of one seed, or the root mean square of both arms' deviations."""
+    """Standard deviation of the differences between values of one seed, or the root mean square of both arms'
+    deviations."""
     is_paired: bool
     least_p: float
     """The smallest p-value that the test can have with as many values."""

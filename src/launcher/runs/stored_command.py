@@ -59,7 +59,7 @@ def config_folder(run: StoredRun) -> Path | None:
 
 
 def reaches_out(word: str) -> bool:
-    """Whether a stored override chooses which configuration files are read, or changes what Hydra itself runs.
+    """Return whether a stored override chooses which configuration files are read, or changes what Hydra itself runs.
 
     Raises:
         ConfigError: it is not an override.
@@ -76,5 +76,5 @@ def reaches_out(word: str) -> bool:
 
 
 def origin_of(run: StoredRun) -> Origin:
-    """Where a run's stored configuration is read."""
+    """Return the source of a run's stored configuration."""
     return Origin(run.folder.record_path, run.folder.path)

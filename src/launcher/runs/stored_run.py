@@ -39,7 +39,7 @@ class StoredRun:
     queue_known: bool = False
     """True once SLURM was asked: a run without a job then has none."""
     was_cancelled: bool = False
-    """Whether SLURM says so of a job that did not record its end, set by `ask_queue`."""
+    """True if SLURM says so of a job that did not record its end, set by `ask_queue`."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
@@ -94,7 +94,7 @@ class StoredRun:
 
     @property
     def is_left(self) -> bool:
-        """Whether no process is on the run: one that has recorded its end still logs its results."""
+        """Return whether no process is on the run: one that has recorded its end still logs its results."""
         return not is_held(self.folder)
 
     @cached_property
@@ -139,7 +139,7 @@ class StoredRun:
 
     @property
     def node(self) -> str | None:
-        """Where it runs, or ran last."""
+        """Host of the newest attempt."""
         if self.job is not None and self.job.nodes:
             return self.job.nodes
         return self.attempts[-1].get("host") if self.attempts else None
@@ -156,12 +156,12 @@ class StoredRun:
 
     @property
     def started(self) -> str:
-        """When the first attempt started, as run.json has it; empty if there was none."""
+        """Start of the first attempt as written in run.json; empty if there was none."""
         return str(self.attempts[0].get("started") or "") if self.attempts else ""
 
     @property
     def updated(self) -> float | None:
-        """When its record was last written, in seconds since the epoch."""
+        """Time of the last write of its record, in seconds since the epoch."""
         try:
             return self.folder.record_path.stat().st_mtime
         except OSError:
@@ -196,7 +196,7 @@ class StoredRun:
 
     @cached_property
     def _read(self) -> tuple[str, dict[str, Value]]:
-        """What metrics.jsonl has, until run.json has a summary of it: when an attempt has ended."""
+        """Summary of metrics.jsonl; run.json has one once an attempt has ended."""
         return curve_and_newest(self.folder.metrics_path)
 
     @cached_property

@@ -67,7 +67,7 @@ class Table:
 
 
 def terminal_width() -> int | None:
-    """None: standard output is not a terminal."""
+    """Return the width in columns, or None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -56,7 +56,7 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[tuple[Path, str, bool]]:
 
 
 def problems_of(folder: Path, hashes: bool) -> tuple[list[str], int]:
-    """What is wrong with a checkpoint, and how many bytes its files should have."""
+    """Return the problems of a checkpoint, and the number of bytes that its files should have."""
     try:
         manifest = Manifest.read(folder)
         return faults(folder, manifest, hashes), sum(entry.size for entry in manifest.files)

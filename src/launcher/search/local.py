@@ -15,11 +15,11 @@ from launcher.dispatch.gpus import count_gpus
 
 COMMAND = (sys.executable, "-m", "launcher.search.trial")
 CANCELLED = 256
-"""In place of an exit code: somebody cancelled the trial during the search."""
+"""Stands for an exit code: somebody cancelled the trial during the search."""
 
 
 class Runner(Protocol):
-    """What trains trials."""
+    """Interface of what trains trials."""
 
     @property
     def poll(self) -> float:
@@ -93,7 +93,7 @@ class LocalRunner:
         return ended
 
     def phase(self, number: int) -> str:
-        """What a running trial is doing."""
+        """State of a running trial."""
         return "running"
 
     def stop(self, numbers: Sequence[int]) -> None:

@@ -60,7 +60,8 @@ def logged_every(objective: str, config: dict[str, Any]) -> int:
 
 
 def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
-    """How many of the first rungs a trial passes without a pause. Each bracket gets the same number of steps."""
+    """Return the number of first rungs that a trial passes without a pause. Each bracket gets the same number of
+    steps."""
     if settings.pruner != "hyperband":
         return 0
     most = len(rungs)

@@ -80,7 +80,7 @@ class Search:
         self.store.sync(self.trials)
 
     def _follow_pruner(self, trial: Trial) -> None:
-        """If the pruner has changed since, let a trial train to its end, or to a rung of the new pruner."""
+        """Let a trial train to its end, or to a rung of the new pruner, if the pruner has changed since."""
         if trial.target is not None and trial.target not in self.rungs:
             self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
@@ -158,11 +158,11 @@ class Search:
         return self.settings.timeout is not None and time.monotonic() - self.started > self.settings.timeout
 
     def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
-        """Whether one of these trials has the same run."""
+        """Return whether one of these trials has the same run."""
         return any(each.run == trial.run for each in self.trials if each.number in numbers)
 
     def _held_elsewhere(self) -> bool:
-        """Whether another process works on an open trial, such as the child of a killed search."""
+        """Return whether another process works on an open trial, such as the child of a killed search."""
         return any(trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials)
 
     def _is_held(self, trial: Trial) -> bool:

@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def maximizes(self) -> bool:
-        """Whether more of the (first) objective is better."""
+        """Return whether more of the (first) objective is better."""
         return self.directions[0] == "maximize"
 
     @property

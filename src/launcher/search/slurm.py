@@ -196,7 +196,7 @@ class SlurmRunner:
         return f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
 
     def phase(self, number: int) -> str:
-        """What a running trial is doing: pending, running or preempted."""
+        """State of a running trial: pending, running or preempted."""
         return self.submitted[number].phase or "pending" if number in self.submitted else "pending"
 
     def _report_phase(self, number: int, run: StoredRun, job: QueuedJob) -> None:
@@ -250,8 +250,8 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Whether a job that has left the queue was cancelled. SLURM remembers jobs for some minutes, but not an array's
-    task that was cancelled before it started."""
+    """Return whether a job that has left the queue was cancelled. SLURM remembers jobs for some minutes, but not an
+    array's task that was cancelled before it started."""
     if trial.job_id is None:
         return False
     try:

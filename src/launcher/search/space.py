@@ -66,7 +66,7 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Whether an override sets a key of `hpo`, which belongs to the search and not to a trial."""
+    """Return whether an override sets a key of `hpo`, which belongs to the search and not to a trial."""
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 

@@ -33,7 +33,7 @@ STATES = {
     "invalid": TrialState.FAIL,
 }
 DECIDED = ("origin", "refusal", "bracket", "target", "pruned", "cancelled", "failures")
-"""What the journal has of a trial besides its values and its run, as user attributes."""
+"""Data about a trial in the journal besides its values and its run, as user attributes."""
 MOST_VALUES = 200
 """Values of the objective that the journal gets from a trial: a durable line for each would delay the search."""
 
@@ -237,7 +237,7 @@ class TrialStore:
         return sorted(self._stored(trial.number).intermediate_values)
 
     def should_stop(self, trial: Trial, step: int) -> bool:
-        """Whether the pruner would stop a running trial after the value of a step."""
+        """Return whether the pruner would stop a running trial after the value of a step."""
         settings, pruners = self.settings, optuna.pruners
         options = {"n_startup_trials": settings.startup_trials, "n_warmup_steps": settings.warmup_steps}
         pruner = (

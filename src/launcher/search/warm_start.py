@@ -34,7 +34,7 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Whether the study would start this very run for these values, so that nothing else differs."""
+    """Return whether the study would start this very run for these values, so that nothing else differs."""
     try:
         return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What a signal inside a SLURM job meant, and what the job does.
+"""Causes of a signal inside a SLURM job, and what the job does.
 
 Rank 0 asks SLURM after the save. As observed on a real cluster:
 
@@ -59,8 +59,8 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
-    """Whether a signal may be SLURM's although SLURM shows no cause: its controller has restarted since, which forgets
-    preemptions; or the job has just restarted, and the signal was meant for its previous start.
+    """Return whether a signal may be SLURM's although SLURM shows no cause: its controller has restarted since, which
+    forgets preemptions; or the job has just restarted, and the signal was meant for its previous start.
 
     Args:
         received_at: when the signal came, in seconds since the epoch.
@@ -72,7 +72,7 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
 
 
 def was_ended_at(info: JobInfo, received_at: float) -> bool:
-    """Whether the job's end came with the signal, not a grace later. Times are in whole seconds.
+    """Return whether the job's end came with the signal, not a grace later. Times are in whole seconds.
 
     Args:
         received_at: as in `forgets`.
@@ -82,7 +82,7 @@ def was_ended_at(info: JobInfo, received_at: float) -> bool:
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a job may be requeued; None: no limit.
+    """Maximum number of requeues of a job; None: no limit.
 
     `max_fruitless_restarts` counts restarts in a row, for any cause, without a newer checkpoint.
     """
@@ -109,7 +109,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a job does after a signal. `reason`: why it fails, if it does."""
+    """Decision of a job after a signal. `reason`: why it fails, if it does."""
 
     action: Literal["leave", "requeue", "fail"]
     cause: Cause
@@ -117,7 +117,7 @@ class Decision:
 
 
 def decide(cause: Cause, budget: Budget, before: int) -> Decision:
-    """What to do for a cause.
+    """Decide what to do for a cause.
 
     Args:
         before: how often the job has already requeued itself for this cause.

@@ -1,4 +1,4 @@
-"""What a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss RUN_FOLDER NEXT NODE ...`.
+"""Command that a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss RUN_FOLDER NEXT NODE ...`.
 
 It waits until the run's process has ended, and records in run.json which nodes were lost, and what the job does next.
 """

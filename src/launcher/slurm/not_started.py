@@ -1,4 +1,4 @@
-"""What a job's script calls when it fails before its run has started, or when run.json still says that it runs:
+"""Command that a job's script calls when it fails before its run has started, or when run.json still says that it runs:
 `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It records the reason in run.json."""
 
 import os
@@ -72,7 +72,7 @@ def last_line(log: Path) -> str:
 
 
 def task_end(log: Path) -> str:
-    """How the first task ended that ended badly, as srun says it in the log's last lines; "" if it does not."""
+    """Return srun's message about the first task that ended badly, from the log's last lines; "" if there is none."""
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 

@@ -1,4 +1,4 @@
-"""After a signal inside a SLURM job, once the state is durable: requeue the job, leave it, or fail.
+"""Requeues a SLURM job, leaves it, or fails, after a signal and once the state is durable.
 
 For SLURM, a task that exits by itself within the grace of a preemption has FAILED or COMPLETED, and is never requeued.
 So we exit only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again at once, and
@@ -204,7 +204,7 @@ class Requeue:
         return SystemExit(1)
 
     def _has_trained(self) -> bool:
-        """Whether this start has completed a step: only then can it have saved one."""
+        """Return whether this start has completed a step: only then can it have saved one."""
         begun = self._record().attempts[self.attempts_before :]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 

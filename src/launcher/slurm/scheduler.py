@@ -155,7 +155,7 @@ def _seconds(text: str) -> float | None:
 
 
 def booted_at() -> float | None:
-    """When SLURM's controller started; None: not known."""
+    """Return the time at which SLURM's controller started; None if it is not known."""
     return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
 
 
@@ -285,8 +285,8 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 
 def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
-    """Whether SLURM itself requeues the jobs that it preempts in a partition, without or with a grace in which they can
-    do so. Without a grace and without accounting, such a requeue looks like one that a user requested."""
+    """Return whether SLURM itself requeues the jobs that it preempts in a partition, without or with a grace in which
+    they can do so. Without a grace and without accounting, such a requeue looks like one that a user requested."""
     values = partition_values(partition)
     return values.get("PreemptMode") == "REQUEUE" and (values.get("GraceTime", "0") != "0") == with_grace
 

@@ -1,4 +1,4 @@
-"""How many nodes and tasks a job has."""
+"""Number of nodes and tasks of a job."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from launcher.errors import ConfigError
 GUARD, NODE_LOSS = (Path(__file__).with_name(name) for name in ("batch.sh", "node_loss.sh"))
 """Shell functions of the script, which are copied beside it."""
 START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED"; exit $code; }'
-"""How a task's shell starts Python."""
+"""Command by which a task's shell starts Python."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Size:
 
     @property
     def varies(self) -> bool:
-        """Whether the number of nodes is known only when the script runs."""
+        """Return whether the number of nodes is known only when the script runs."""
         return self.no_kill or self.nodes.is_open
 
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:

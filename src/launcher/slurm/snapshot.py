@@ -14,7 +14,7 @@ from launcher.errors import ConfigError
 VARIABLE = "LAUNCHER_SNAPSHOT"
 MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 SHOWN = 3
-"""At most this many files that are not copied are named."""
+"""Maximum number of named files that are not copied."""
 
 
 def take(folder: Path) -> Path:
@@ -128,7 +128,7 @@ def _modules(top: Path) -> list[str]:
 
 
 def _is_foreign(top: Path, name: str) -> bool:
-    """Whether a file is in a hidden folder, in a virtual environment, or in Python's cache."""
+    """Return whether a file is in a hidden folder, in a virtual environment, or in Python's cache."""
     parents = Path(name).parents
     return any(
         folder.name.startswith(".") or folder.name == "__pycache__" or (top / folder / "pyvenv.cfg").exists()

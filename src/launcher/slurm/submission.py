@@ -91,7 +91,8 @@ class JobNote:
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":
-        """None: the run was not submitted; or its folder is a copy, to which the original's job does not belong."""
+        """Read the note; None if the run was not submitted, or if its folder is a copy, to which the original's job
+        does not belong."""
         try:
             saved = json.loads((folder.path / FROZEN).read_bytes())
             note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
@@ -262,7 +263,7 @@ def new_submission(outputs: Path) -> Path:
 
 @contextmanager
 def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
-    """If an array is not submitted, restore its run folders as they were."""
+    """Restore the run folders of an array that is not submitted."""
     before = {folder: _files(folder) for folder in folders}
     try:
         yield

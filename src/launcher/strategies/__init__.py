@@ -1,1 +1,1 @@
-"""How model and optimizer are distributed over processes and devices. `base` has the interface of a strategy."""
+"""Distribution of model and optimizer over processes and devices. `base` has the interface of a strategy."""

@@ -28,7 +28,7 @@ class Snapshot:
     tensors: dict[str, torch.Tensor]
     meta: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, "ShardSpec"] = field(default_factory=dict)
-    """Where the pieces of sharded tensors belong."""
+    """Positions of the shards of sharded tensors."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ShardSpec:
 
 
 class TensorReader(Protocol):
-    """What a strategy loads from: stored tensors by name, each read directly into its destination."""
+    """Source that a strategy loads from: stored tensors by name, each read directly into its destination."""
 
     path: Path
     meta: dict[str, Any]
@@ -75,13 +75,13 @@ class Strategy(ABC):
     checkpoint_format: ClassVar[str] = "sharded"
     name: ClassVar[str]
     forward_is_collective: ClassVar[bool] = False
-    """Whether a forward pass waits for other ranks; all ranks must then make the same number of them."""
+    """True if a forward pass waits for other ranks; all ranks must then make the same number of them."""
 
     compiles_whole: ClassVar[bool] = True
-    """Whether the compiler gets one graph. False: the strategy's work between blocks breaks it."""
+    """True if the compiler gets one graph. False: the strategy's work between blocks breaks it."""
 
     has_plain_tensors: ClassVar[bool] = True
-    """Whether each parameter and its gradient is a separate tensor (a DTensor if sharded). False: they are ranges of
+    """True if each parameter and its gradient is a separate tensor (a DTensor if sharded). False: they are ranges of
     flat buffers."""
 
     ranks: Ranks
@@ -99,7 +99,7 @@ class Strategy(ABC):
     to skip this update. The step still counts, and the learning rate moves on."""
 
     needs_closure: bool = False
-    """Whether the optimizer's step computes loss and gradients itself (LBFGS)."""
+    """True if the optimizer's step computes loss and gradients itself (LBFGS)."""
     closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None
     """The step's loss for such an optimizer, and a function that computes loss and gradients again."""
 

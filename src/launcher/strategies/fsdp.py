@@ -205,8 +205,8 @@ class FsdpStrategy(NativeStrategy):
 
     @contextmanager
     def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
-        """Without a backward pass to free them, gathered weights would stay, and later changes of the shards (swapping
-        in averaged weights) would not reach them."""
+        """Free gathered weights after `context`. Without a backward pass to free them they would stay, and later
+        changes of the shards (swapping in averaged weights) would not reach them."""
         with context:
             yield
         for module in self._shards:

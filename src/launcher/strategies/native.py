@@ -1,4 +1,4 @@
-"""What strategies on plain torch share: autocast, scaler, clipping, guarded update, state by parameter name."""
+"""Base of the strategies on plain torch: autocast, scaler, clipping, guarded update, state by parameter name."""
 
 import math
 from collections.abc import Callable

@@ -36,7 +36,7 @@ class ShardedLike:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is a DTensor: one rank's piece, and the placement of all pieces."""
+    """Return whether it is a DTensor: one rank's piece, and the placement of all pieces."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 

@@ -45,7 +45,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def needs_backward(module: nn.Module) -> bool:
-    """Whether each forward pass must be followed by a backward pass: under DDP and `fully_shard`."""
+    """Return whether each forward pass must be followed by a backward pass: under DDP and `fully_shard`."""
     return any(
         isinstance(layer, nn.parallel.DistributedDataParallel) or hasattr(layer, "set_requires_gradient_sync")
         for layer in layers(module)
@@ -173,7 +173,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def extra_state(model: nn.Module) -> dict[str, Any]:
-    """What each module's `get_extra_state()` returns, by the module's name."""
+    """Return each module's `get_extra_state()`, by the module's name."""
     modules = unwrap(model).named_modules()
     return {name: m.get_extra_state() for name, m in modules if type(m).get_extra_state is not NO_EXTRA_STATE}
 

@@ -1,4 +1,4 @@
-"""What a tracker is, and the run that it mirrors."""
+"""Interface of a tracker, and the run that it mirrors."""
 
 import json
 import uuid
@@ -27,7 +27,7 @@ NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 
 
 class TrackedRun:
-    """What trackers read of a run: its files, never the training process.
+    """View of a run for trackers: its files, never the training process.
 
     Args:
         config: the resolved configuration; None: the one in the run's folder.
@@ -86,8 +86,8 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """What a tracker keeps in the run's folder. `id` is always there: on a server, it distinguishes this folder's
-        run from that of a deleted folder, or of a folder on another machine."""
+        """Return the data that a tracker keeps in the run's folder. `id` is always there: on a server, it distinguishes
+        this folder's run from that of a deleted folder, or of a folder on another machine."""
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
             data = json.loads(path.read_bytes())
@@ -115,9 +115,9 @@ class Tracker(ABC):
     extra: ClassVar[str] = ""
     """The extra of torch-launcher that installs the library."""
     waits_for_sync: bool = False
-    """Whether the tracker does nothing until `launcher.runs sync`."""
+    """True if the tracker does nothing until `launcher.runs sync`."""
     artifacts: Sequence[str] = ()
-    """What it sends when the run is complete: best, last, export."""
+    """Files that it sends when the run is complete: best, last, export."""
     run: TrackedRun
     """Set before `open`."""
 
@@ -196,7 +196,7 @@ def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, 
 
 
 def is_tracker(node: Any) -> bool:
-    """Whether a node of the group `tracker` is for the follower; a hook is not."""
+    """Return whether a node of the group `tracker` is for the follower; a hook is not."""
     target = target_object(node["_target_"]) if node is not None else None
     return isinstance(target, type) and issubclass(target, Tracker)
 

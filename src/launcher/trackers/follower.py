@@ -34,7 +34,7 @@ PATIENCE = 300.0
 HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
 """Seconds after that until a call into a tracker is given up; a checkpoint may be large."""
 LONGEST_WAIT = 60.0
-"""At most this many seconds between two attempts."""
+"""Maximum number of seconds between two attempts."""
 
 logger = logging.getLogger("launcher.trackers")
 

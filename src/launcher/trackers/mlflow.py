@@ -16,7 +16,7 @@ from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, co
 DEFAULT_EXPERIMENT = "launcher"
 RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = "launcher.run", "launcher.step", "launcher.state", "launcher.model"
 BATCH = "batch"
-"""What the run's folder keeps of the newest batch: MLflow's id of the run, the last step, and the rows."""
+"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""

@@ -253,7 +253,7 @@ def base_url() -> str:
 
 
 def has_key(url: str) -> bool:
-    """Whether wandb will find an API key; nothing is sent."""
+    """Return whether wandb will find an API key; nothing is sent."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     named = os.environ.get("NETRC")

@@ -107,7 +107,7 @@ class Batches:
             self._iterator.close()  # it may own worker processes
 
     def position(self) -> Any:
-        """What `load_position` needs; None: the loader does not know it."""
+        """Return the position for `load_position`, or None if the loader does not know it."""
         return self.source.state_dict() if hasattr(self.source, "state_dict") else None
 
     def load_position(self, position: Any, state: TrainState) -> None:

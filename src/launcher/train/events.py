@@ -15,7 +15,7 @@ Call = Callable[..., None]
 
 
 class HookCaller:
-    """What a trainer is for its hooks, whatever it trains: events, logs, and the step."""
+    """Interface of a trainer for its hooks, whatever it trains: events, logs, and the step."""
 
     def __init__(self, state: TrainState, logger: logging.Logger):
         self.state, self.logger = state, logger
@@ -82,7 +82,7 @@ class HookCaller:
 
     @property
     def is_last_step(self) -> bool:
-        """Whether training ends with the current step, which a run logs, evaluates and saves in any case."""
+        """Return whether training ends with the current step, which a run logs, evaluates and saves in any case."""
         return self.state.is_at_end()
 
 

@@ -133,7 +133,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
 
 
 def _not_importable(file: Path, key: str, target: str, error: Exception) -> ConfigError:
-    """What is wrong with a class that cannot be imported, and what to do."""
+    """Describe the problem with a class that cannot be imported, and the fix."""
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
     problem = first_line(error)
@@ -149,7 +149,7 @@ def _not_importable(file: Path, key: str, target: str, error: Exception) -> Conf
 
 
 class Predictor:
-    """What `mlflow.pyfunc.load_model` wraps."""
+    """Model that `mlflow.pyfunc.load_model` wraps."""
 
     def __init__(self, model: nn.Module):
         self.model = model

@@ -1,4 +1,4 @@
-"""Whether a model keeps the documents of a packed row apart, measured before training."""
+"""Measures, before training, if a model keeps the documents of a packed row apart."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
 def keeps_documents_apart(
     forward: Forward, rows: int, length: int, vocab_size: int, device: torch.device | str = "cpu"
 ) -> bool | None:
-    """Whether the second document of a row has the same logits after two different first documents.
+    """Return whether the second document of a row has the same logits after two different first documents.
 
     Args:
         forward: of a model in evaluation mode. If its records have no `logits`, the loss of one token is compared.
@@ -96,5 +96,5 @@ def _of_second(loss: Tensor | None, records: Mapping[str, Any], half: int) -> Te
 
 
 def _differs(one: Tensor, other: Tensor, share: float) -> bool:
-    """Whether a number differs by more than `share` of the largest."""
+    """Return whether a number differs by more than `share` of the largest."""
     return bool(other.numel()) and (one - other).abs().max().item() > share * other.abs().max().item()

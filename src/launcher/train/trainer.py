@@ -134,7 +134,7 @@ class BaseTrainer(HookCaller):
         raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        """How many targets the loss of a batch is a mean over, where batches differ in it (masked targets).
+        """Return the number of targets that a batch's loss is a mean over, where batches differ in it (masked targets).
 
         Micro-batches and ranks then count by their targets, in training and in validation. None: they count equally.
         """
@@ -408,8 +408,9 @@ class BaseTrainer(HookCaller):
             self._after_update(flag.read())
 
     def update_was_skipped(self) -> bool:
-        """Whether the last update was skipped, other than by a loss scaler that seeks its scale. The state may then be
-        broken, and must not be saved. The same on all ranks, which must all call it; it waits for the device."""
+        """Return whether the last update was skipped, other than by a loss scaler that seeks its scale. The state may
+        then be broken, and must not be saved. The same on all ranks, which must all call it; it waits for the
+        device."""
         self.settle()
         scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
         if not self.state.skipped_in_row or not scales:
@@ -490,7 +491,7 @@ class BaseTrainer(HookCaller):
 
     @property
     def mixed_precision(self) -> torch.dtype | None:
-        """What autocast computes in: torch.bfloat16, torch.float16 or None."""
+        """Dtype of autocast: torch.bfloat16, torch.float16 or None."""
         return self.precision.dtype if self.precision.is_mixed else None
 
     unwrap = staticmethod(unwrap)

@@ -200,7 +200,7 @@ class DeepSpeedStrategy(NativeStrategy):
             )
 
     def _compile(self, *args: object, **kwargs: object) -> None:
-        """With the arguments of a module's own `compile`, which the engine's does not take."""
+        """Compile with the arguments of a module's own `compile`, which the engine's does not take."""
         if self.stage == 3:
             raise ConfigError(
                 "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; set "

@@ -45,7 +45,7 @@ class MasterSlice:
 
 
 def is_trained(parameter: nn.Parameter, shape: tuple[int, ...]) -> bool:
-    """Whether DeepSpeed updates it: it drops parameters that are frozen or empty."""
+    """Return whether DeepSpeed updates it: it drops parameters that are frozen or empty."""
     return parameter.requires_grad and bool(torch.Size(shape).numel())
 
 

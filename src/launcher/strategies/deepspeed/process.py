@@ -62,7 +62,8 @@ def redirect_log(verbose: bool) -> None:
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """Whether to log a message. DeepSpeed calls every optimizer but Adam untested; those that fail are refused."""
+    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested; those that fail are
+    refused."""
     return "untested optimizer" not in record.getMessage()
 
 

@@ -137,8 +137,8 @@ class EngineState:
         return problems
 
     def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:
-        """At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at the end, since the
-        other ranks wait for it in every broadcast."""
+        """Load the parameters. At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at
+        the end, since the other ranks wait for it in every broadcast."""
         from deepspeed import zero
 
         failure: Exception | None = None
