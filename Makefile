@@ -17,7 +17,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: versions help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-guard  fail if a step of the loop takes more instructions than its limit (needs valgrind)'
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
+	@echo 'make versions     the unit tests with the oldest versions that are allowed (RESOLUTION=highest: the newest)'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
 
 train: $(VENV)/.installed-train
@@ -82,6 +83,16 @@ docs: $(VENV)/.installed-docs
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel
 
+# The unit tests under the oldest versions that pyproject.toml allows (RESOLUTION=lowest-direct), or the newest (highest).
+RESOLUTION ?= lowest-direct
+VERSIONS_EXTRAS := dev,lion,metrics,optuna,pictures,remote,slurm,statistics,tensorboard,wandb
+versions:
+	rm -rf $(VENV)-versions
+	$(PYTHON) -m venv $(VENV)-versions
+	$(VENV)-versions/bin/python -m pip install uv
+	$(VENV)-versions/bin/uv pip install --python $(VENV)-versions/bin/python --resolution $(RESOLUTION) -e '.[$(VERSIONS_EXTRAS)]'
+	OMP_NUM_THREADS=1 $(VENV)-versions/bin/python -m pytest -n 3 --dist loadgroup tests/unit $(ARGS)
+
 # A stamp is newer than what it was made from, so nothing is installed twice.
 $(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
 $(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
@@ -108,5 +119,5 @@ constraints:
 	rm -rf $(VENV)-constraints
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build
+	rm -rf $(VENV) $(VENV)-versions .mypy_cache .ruff_cache .pytest_cache dist build
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

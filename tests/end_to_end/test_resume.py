@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed ends as one that was never stopped: to the bit."""
+"""A run that is stopped and resumed ends as one that was never stopped, bit-exact."""
 
 import json
 import os

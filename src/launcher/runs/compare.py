@@ -129,7 +129,7 @@ def parting(first: StoredRun, second: StoredRun) -> str:
     if not shared:
         return "they have logged no numbers that can be compared"
     steps = len({step for step, _, _ in shared})
-    return f"loss and validation metrics are equal to the bit at all {steps} steps that both logged"
+    return f"loss and validation metrics are bitwise identical at all {steps} steps that both logged"
 
 
 def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if all segments are equal to the bit (with --samples: if each sample was used once per epoch); else 1."""
+    """0 if all segments are bitwise identical (with --samples: if each sample was used once per epoch); else 1."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     runs = selected(arguments.run, arguments.outputs)

@@ -1,4 +1,4 @@
-"""A checkpoint of one strategy and number of ranks goes into another, to the bit."""
+"""A checkpoint of one strategy and number of ranks goes into another, bit-exact."""
 
 from pathlib import Path
 from typing import Any

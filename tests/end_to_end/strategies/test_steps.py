@@ -21,7 +21,7 @@ SAME = {
     "drawn on the host": [*FSDP, "strategy.init=host"],
     "compiled": [*FSDP, *COMPILED],
 }
-"""Two ranks, and to the bit what plain fsdp gives, dropout included."""
+"""Two ranks, bitwise identical with plain fsdp, dropout included."""
 CLOSE = {
     "ddp recompute": [*DDP, "trainer.activation_checkpointing=full"],
     "ddp static graph": [*DDP, "strategy.static_graph=true"],

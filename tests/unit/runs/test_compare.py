@@ -59,7 +59,7 @@ def test_as_a_person_reads_it(runs, pair):
 @pytest.mark.parametrize(
     ("second", "sentence"),
     [
-        ([row(10, train_loss=1.0), row(20, train_loss=0.9)], "are equal to the bit at all 2 steps that both logged"),
+        ([row(10, train_loss=1.0), row(20, train_loss=0.9)], "are bitwise identical at all 2 steps that both logged"),
         ([row(10, train_loss="nan")], "the numbers first differ at step 10: train/loss nan instead of 1.0"),
         ([row(5, train_loss=2.0), row(10, train_loss=1.5)], "they have logged no numbers that can be compared"),
         ([], "they have logged no numbers that can be compared"),
