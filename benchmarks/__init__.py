@@ -1,1 +1,1 @@
-"""What Launcher costs, beside others: `python -m benchmarks --help`."""
+"""What Launcher costs, compared with others: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""Run benchmarks, each beside its peers in alternating order; print medians and ratios.
+"""Run benchmarks, each with its peers in alternating order; print medians and ratios.
 
     python -m benchmarks                  # all; see --list
     python -m benchmarks loop tokens --quick

@@ -519,7 +519,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
-    parser.add_argument("--only", nargs="*", help="contenders beside ours")
+    parser.add_argument("--only", nargs="*", help="contenders besides ours")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.filterwarnings("ignore")

@@ -1,4 +1,4 @@
-"""The default gpt on two ranks over gloo, composed, beside hand-written loops of the same module."""
+"""The default gpt on two ranks over gloo, composed, compared with hand-written loops of the same module."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The default gpt, composed, beside a hand-written loop of the same module: step, memory, torch.compile."""
+"""The default gpt, composed, compared with a hand-written loop of the same module: step, memory, torch.compile."""
 
 import shutil
 import tempfile

@@ -1,5 +1,5 @@
-"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled, beside a hand-written compiled loop,
-and what a checkpoint costs there. Minutes on one GPU; named as not run where there is none."""
+"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled, compared with a hand-written
+compiled loop, and what a checkpoint costs there. Minutes on one GPU; named as not run where there is none."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""The memory and the time that saving a large checkpoint takes, beside writing as many bytes.
+"""The memory and the time that saving a large checkpoint takes, compared with writing as many bytes.
 
     python benchmarks/large_checkpoint.py --gigabytes 10
 

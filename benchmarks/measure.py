@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 Figure = float | dict[str, float] | list[float]
-"""What a contender measures. Several figures, by unit: the first is compared, the others are shown beside it. A list: a
+"""Measurement of a contender. Several figures, by unit: the first is compared, the others are shown too. A list: a
 figure of each turn."""
 
 

@@ -1,4 +1,4 @@
-"""A hyperparameter search beside random search in as many training steps, and the time to ask for a trial.
+"""A hyperparameter search compared with random search in as many training steps, and the time to ask for a trial.
 
     python benchmarks/search.py --seeds 5
 

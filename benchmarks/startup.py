@@ -1,5 +1,5 @@
-"""CPU seconds of commands: those that need no torch beside a minimal Hydra program that runs, and a run of one step
-beside a bare script of the same parts."""
+"""CPU seconds of commands: those that need no torch compared with a minimal Hydra program that runs, and a run of one
+step compared with a bare script of the same parts."""
 
 import compileall
 import os

@@ -1,5 +1,6 @@
 """What one rank holds under each strategy: bytes of parameters, gradients and optimizer state, counted tensor by
-tensor, beside what they should be; and the most that the process took above what it had before the model was built.
+tensor, compared with what they should be; and the most that the process took above what it had before the model was
+built.
 
     python benchmarks/strategy_memory.py                      # every row, a Markdown table
     python benchmarks/strategy_memory.py 'fsdp ×2' --dim 256  # one row, a smaller model

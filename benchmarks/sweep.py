@@ -1,5 +1,5 @@
-"""Sweeps and listings, for one of many runs: composing and checking beside one composition of Hydra's, trivial runs in
-one process beside a sweep of a minimal Hydra program, a listing of runs that have ended."""
+"""Sweeps and listings, for one of many runs: composing and checking compared with one composition of Hydra's, trivial
+runs in one process compared with a sweep of a minimal Hydra program, a listing of runs that have ended."""
 
 import tempfile
 import time

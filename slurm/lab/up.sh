@@ -62,7 +62,7 @@ if ! installed; then (
 rm -rf "$STATE"
 mkdir -p "$STATE"/{etc,run,log,ctld,spool,dev}
 chmod 755 "$STATE" "$STATE"/{etc,run,log}
-# fake GPUs: copies of /dev/null (slurmd refuses plain files, and then sets no CUDA_VISIBLE_DEVICES)
+# fake GPUs: copies of /dev/null (slurmd rejects plain files, and then sets no CUDA_VISIBLE_DEVICES)
 for ((g = 0; g < GPUS; g++)); do mknod -m 666 "$STATE/dev/nvidia$g" c 1 3; done
 
 cat >"$STATE/etc/slurm.conf" <<CONF

@@ -1,4 +1,4 @@
-"""DeepSpeed as a user runs it: stopped by a signal, resumed, evaluated, exported, started from; and refused."""
+"""DeepSpeed as a user runs it: stopped by a signal, resumed, evaluated, exported, started from; and rejected."""
 
 import json
 import re
@@ -39,10 +39,10 @@ def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
     outputs = root / "parts"
     with Command(f"paths.outputs={outputs}", *PAIR, STOP) as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
-    refused = launch(outputs, *TINY, f"run.id={run_folder(outputs).name}", "strategy=none")
-    assert refused.returncode == 2
-    assert "was written by strategy=deepspeed (deepspeed)" in refused.output
-    assert "run.init_from=<model.safetensors>" in refused.output
+    rejected = launch(outputs, *TINY, f"run.id={run_folder(outputs).name}", "strategy=none")
+    assert rejected.returncode == 2
+    assert "was written by strategy=deepspeed (deepspeed)" in rejected.output
+    assert "run.init_from=<model.safetensors>" in rejected.output
     with Command(f"paths.outputs={outputs}", *PAIR) as command:
         assert command.wait() == 0, command.output
     assert final_state(outputs) == final_state(whole)
@@ -73,9 +73,9 @@ def test_the_times_of_a_step_are_in_the_log(tmp_path: Path) -> None:
 
 
 def test_without_the_package(tmp_path: Path) -> None:
-    refused = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
-    assert refused.returncode == 2
-    assert refused.output == (
+    rejected = launch(tmp_path / "outputs", *TINY, module="support.without_deepspeed", real=True)
+    assert rejected.returncode == 2
+    assert rejected.output == (
         "strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'.\n"
     )
     assert not (tmp_path / "outputs").exists()
@@ -83,15 +83,15 @@ def test_without_the_package(tmp_path: Path) -> None:
 
 def test_file_with_keys_of_launcher_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 4, "fp16": {"enabled": true}, "scheduler": {"type": "X"}}')
-    refused = launch(tmp_path / "outputs", *TINY, f"strategy.config_file={tmp_path / 'ds.json'}")
-    assert refused.returncode == 2, refused.output
-    named = [line.split(": ")[1].split(" ")[0] for line in refused.output.splitlines()]
+    rejected = launch(tmp_path / "outputs", *TINY, f"strategy.config_file={tmp_path / 'ds.json'}")
+    assert rejected.returncode == 2, rejected.output
+    named = [line.split(": ")[1].split(" ")[0] for line in rejected.output.splitlines()]
     assert named == ["train_batch_size", "scheduler", "fp16.enabled"]
     assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize("hook", ["ema", "gradients", "skip_spikes", "nan_report"])
-def test_hooks_that_need_the_tensors_are_refused(tmp_path: Path, hook: str) -> None:
+def test_hooks_that_need_the_tensors_are_rejected(tmp_path: Path, hook: str) -> None:
     done = launch(tmp_path, "strategy=deepspeed", "device=cpu", "model=mlp", "data=digits", f"hooks=[default,{hook}]")
     assert done.returncode == 2, done.output
     assert f"hooks.{hook}: strategy=deepspeed keeps weights and gradients in flat buffers" in done.output

@@ -106,7 +106,7 @@ def test_a_fork_that_was_stopped_resumes_itself(outputs: Path) -> None:
     assert state(record.parent) == state(outputs / "mlp-digits" / "source")
 
 
-def test_bad_forks_are_refused(outputs: Path, tmp_path: Path) -> None:
+def test_bad_forks_are_rejected(outputs: Path, tmp_path: Path) -> None:
     for words, sentence in (
         (["run.fork_from=source/7"], "run.fork_from='source/7': there is no such checkpoint; give <run id>/<step>"),
         (["run.fork_without=[data]"], "run.fork_without=['data']: is for a fork; set run.fork_from too."),

@@ -129,7 +129,7 @@ def test_no_checkpoint_is_one_sentence(tmp_path: Path, job: str) -> None:
 
 @pytest.mark.parametrize("job", ["evaluate", "export"])
 def test_the_configuration_is_the_checkpoints(outputs: Path, job: str) -> None:
-    """A command line without the run's sizes is enough; one that contradicts them is refused."""
+    """A command line without the run's sizes is enough; one that contradicts them is rejected."""
     folder = run_folder(outputs)
     short = ("model=mlp", "data=digits", f"job={job}", f"run.id={folder.name}")
     done = launch(outputs, *short)
@@ -151,9 +151,9 @@ def test_a_copy_whose_links_are_lost_and_a_damaged_checkpoint(outputs: Path, tmp
     assert done.returncode == 0, done.output
     (folder / "checkpoints" / "step-00000008" / "state.json").write_text("{}")
     for job in ("evaluate", "export"):
-        refused = launch(tmp_path / "copy", *COMMAND, f"job={job}")
-        assert refused.returncode == 2 and "Traceback" not in refused.output, refused.output
-        assert "step-00000008 is damaged: state.json has 2 bytes" in refused.output
+        rejected = launch(tmp_path / "copy", *COMMAND, f"job={job}")
+        assert rejected.returncode == 2 and "Traceback" not in rejected.output, rejected.output
+        assert "step-00000008 is damaged: state.json has 2 bytes" in rejected.output
 
 
 def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
@@ -170,5 +170,5 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
     names = [name.removeprefix("ema/0.5/") for name in stored.names() if name.startswith("ema/")]
     assert set(names) == set(exported)
     assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
-    refused = launch(tmp_path, *command, "job=export", "job.weights=mean")
-    assert refused.returncode == 2 and "job.weights=mean" in refused.output and "it has ema/0.5" in refused.output
+    rejected = launch(tmp_path, *command, "job=export", "job.weights=mean")
+    assert rejected.returncode == 2 and "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output

@@ -58,7 +58,7 @@ def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path: Path, moment: st
         assert command.wait() == 128 + signal.SIGTERM, command.output
     step = (
         5 if moment == "optimizer" else 4
-    )  # beside the optimizer the ranks have begun to agree: it counts at the next
+    )  # next to the optimizer the ranks have begun to agree: it counts at the next
     assert record(tmp_path)["step"] == step
     checkpoint = (run_folder(tmp_path) / "checkpoints" / "latest").resolve()
     assert verify(checkpoint).world_size == 2 and checkpoint.name == f"step-{step:08d}"
@@ -180,15 +180,15 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> 
 
 
 def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
-    with Command(f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2") as refused:
-        assert refused.wait() == 2
-    (line,) = refused.output.splitlines()
+    with Command(f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2") as rejected:
+        assert rejected.wait() == 2
+    (line,) = rejected.output.splitlines()
     assert line.startswith("strategy=none: 2 ranks")
     assert not (tmp_path / "none").exists()
 
 
 def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
-    """Beside a command and ranks that are new interpreters; a signal to that command ends them."""
+    """Next to a command and ranks that are new interpreters; a signal to that command ends them."""
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"  # leaves the cores to the second command
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, slow, real=True) as first:
         first.read_until("Step ")

@@ -272,9 +272,9 @@ def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
     assert launch(tmp_path, *command, *stop_at(3)).returncode == 143
     shutil.rmtree(run_folder(tmp_path) / "checkpoints")
     before = record(tmp_path)
-    refused = launch(tmp_path, *command)
-    assert refused.returncode == 2 and "run.json says that step 3 was saved" in refused.output, refused.output
-    assert "run.resume=never" in refused.output and "run.tag=" in refused.output
+    rejected = launch(tmp_path, *command)
+    assert rejected.returncode == 2 and "run.json says that step 3 was saved" in rejected.output, rejected.output
+    assert "run.resume=never" in rejected.output and "run.tag=" in rejected.output
     assert record(tmp_path) == before
     over = launch(tmp_path, *command, "run.resume=never")
     assert over.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 0, over.output
@@ -290,7 +290,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
-REFUSED = (*DIGITS, "run.name=refused", "hooks.checkpointing.keep_previous=9")
+REFUSED = (*DIGITS, "run.name=rejected", "hooks.checkpointing.keep_previous=9")
 OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 """They must not get into the run's configuration."""
 
@@ -355,14 +355,14 @@ def test_resume_modes(tmp_path: Path) -> None:
     none_yet = launch(outputs, *command, "run.resume=must")
     assert none_yet.returncode == 2
     assert "run.resume=must" in none_yet.output
-    assert not outputs.exists(), "a new run that is refused leaves nothing"
+    assert not outputs.exists(), "a new run that is rejected leaves nothing"
     misfit = launch(outputs, *command, f"run.init_from={save_other_weights(tmp_path)}")
     assert misfit.returncode == 2 and "none of its weights" in misfit.output, misfit.output
     assert not outputs.exists()
     assert launch(outputs, *command, *stop_at(20)).returncode == 143
-    refused = launch(outputs, *command, "run.resume=never")
-    assert refused.returncode == 2
-    assert "run.tag" in refused.output and "Traceback" not in refused.output
+    rejected = launch(outputs, *command, "run.resume=never")
+    assert rejected.returncode == 2
+    assert "run.tag" in rejected.output and "Traceback" not in rejected.output
     folder = run_folder(outputs)
     named = launch(outputs, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
     assert named.returncode == 0, named.output

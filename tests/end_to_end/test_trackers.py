@@ -38,9 +38,9 @@ def check_complete(outputs: Path, done: runner.Outcome) -> None:
 
 
 def test_a_missing_library_refuses_the_run(tmp_path: Path) -> None:
-    refused = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
-    assert refused.returncode == 2
-    assert refused.output.strip().splitlines()[-1] == (
+    rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
+    assert rejected.returncode == 2
+    assert rejected.output.strip().splitlines()[-1] == (
         "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
     )
     assert not list(tmp_path.rglob("run.json"))

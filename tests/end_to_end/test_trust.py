@@ -152,7 +152,7 @@ def test_the_own_project_needs_no_trust(tmp_path: Path) -> None:
     more = ("+hooks.evaluation.metrics.acc.task=multiclass", "+hooks.evaluation.metrics.acc.num_classes=10")
     done = python.run(*train, "model=mlp", "data=digits", "run.id=typed", f"+{metric}", *more, cwd=folder)
     assert done.returncode == 0, done.stderr
-    refused = python.run(*RUNS, "evaluate", "typed", cwd=folder)
-    assert refused.returncode == 2 and refused.stderr.endswith(f"add --trust, or type {metric}.\n"), refused.stderr
+    rejected = python.run(*RUNS, "evaluate", "typed", cwd=folder)
+    assert rejected.returncode == 2 and rejected.stderr.endswith(f"add --trust, or type {metric}.\n"), rejected.stderr
     done = python.run(*RUNS, "evaluate", "typed", metric, cwd=folder)
     assert done.returncode == 0 and '"val/acc"' in done.stdout, done.stderr

@@ -392,7 +392,7 @@ def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = Fal
 
 
 def one_sided(folder: str, overrides: list[str]) -> str:
-    """What training is refused with where rank 1 alone uses a block."""
+    """What training is rejected with where rank 1 alone uses a block."""
     module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
     trainer = build(Path(folder), [*overrides, *module], Journal())
     try:
@@ -484,8 +484,8 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
     return results
 
 
-def refused(overrides: list[list[str]]) -> list[list[str]]:
-    """The sentences with which each composition is refused."""
+def rejected(overrides: list[list[str]]) -> list[list[str]]:
+    """The sentences with which each composition is rejected."""
     sentences = []
     for composition in overrides:
         try:

@@ -27,7 +27,7 @@ class MyJob:
 
     def run(self, config):
         print(f"running {config.run.name}/{config.run.id} seed={config.seed}")
-        if self.outcome == "refuses":
+        if self.outcome == "rejects":
             raise ConfigError("data.files='x': is empty.", "model.width=3: is odd.")
         if self.outcome == "crashes":
             raise ValueError("a bug")

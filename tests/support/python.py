@@ -40,7 +40,7 @@ def start(
 
     Args:
         env: as for `subprocess.Popen`, and so are cwd, stdout, stderr and pass_fds.
-        preloaded: modules that the process may find imported, beside torch.
+        preloaded: modules that the process may find imported, next to torch.
         children: a module, and how many processes that run it by `python -m` are forked as well.
         real: a new interpreter. Needed where imports, the interpreter's options or its hash seed are the point.
     """

@@ -88,7 +88,7 @@ class ScriptedSlurm:
         """What `scontrol show job` says after a requeue."""
         (self.folder / "requeued").write_text(ANSWERS[name].replace("Restarts=1", f"Restarts={restarts}"))
 
-    def refuse(self, text: str) -> None:
+    def reject(self, text: str) -> None:
         """Let `scontrol requeue` fail."""
         (self.folder / "refusal").write_text(text)
 

@@ -91,7 +91,7 @@ class ToyRunner:
 
 
 def composed(overrides: list[str], number: int) -> SweepJob:
-    """The job of a trial; an x above 0.9 is refused."""
+    """The job of a trial; an x above 0.9 is rejected."""
     values = dict(override.split("=") for override in overrides)
     x = float(values["x"])
     if x > 0.9:

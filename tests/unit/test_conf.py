@@ -42,7 +42,7 @@ NOT_BUILT = [("model", "pretrained")]
 
 
 def chosen(group: str, option: str) -> DictConfig:
-    """A configuration with an option of a group chosen, the defaults beside it."""
+    """A configuration with an option of a group chosen, the defaults next to it."""
     name = f"[default,{option}]" if group == "hooks" and option != "default" else option
     return compose([f"{group}={name}", *NEEDS.get((group, option), [])])
 

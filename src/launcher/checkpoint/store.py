@@ -28,7 +28,7 @@ def step_name(step: int) -> str:
 
 
 class CheckpointStore:
-    """`checkpoints/step-00000100/`, and the links `latest` and `best` beside it. Only one process writes: rank 0.
+    """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it. Only one process writes: rank 0.
 
     The links are a convenience for people: they are rebuilt from the checkpoints where they are missing or wrong.
 

@@ -122,9 +122,9 @@ def task(config: DictConfig) -> Any:
             raise
         report(sentences)
         _remove_empty(folder.path)
-        refused = SystemExit(BAD_COMMAND)
-        refused.add_note(sentences[0])  # for the table of a sweep
-        raise refused from None
+        rejected = SystemExit(BAD_COMMAND)
+        rejected.add_note(sentences[0])  # for the table of a sweep
+        raise rejected from None
     if config.dispatch.get("dry_run"):
         _remove_empty(folder.path)
     return result if config.job._target_ != TRAIN_JOB else _returned(config, result)

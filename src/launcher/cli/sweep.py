@@ -112,7 +112,7 @@ def check_jobs(
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The sentence that refuses two jobs with one id. It names the keys that differ but do not count."""
+    """The sentence that rejects two jobs with one id. It names the keys that differ but do not count."""
     keys = changed_keys(first.plain, second.plain)
     same = f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
     if not keys:
@@ -206,12 +206,12 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
 
 
 def reason(job: SweepJob, result: JobReturn) -> str:
-    """Why a job failed, in a line: its error, why it was refused, or what its processes recorded."""
+    """Why a job failed, in a line: its error, why it was rejected, or what its processes recorded."""
     error = unwrapped(returned(result))
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
     if notes := getattr(error, "__notes__", None):
-        return f"refused: {notes[0]}"
+        return f"rejected: {notes[0]}"
     attempts = StoredRun.read(job.folder).attempts
     recorded = attempts[-1].get("reason") if attempts else None
     return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"

@@ -131,17 +131,17 @@ class Origin:
         if not unknown:
             return
         named = {*own, *names_in_files([main_folder(), *installed().values(), own_folder()])}
-        refused = [code for code in unknown if not code.names & named]
-        if refused:
-            can_type = retype and all(code.is_target and not re.search(r"\.\d+\.", code.path) for code in refused)
-            again = f", or type {' '.join(map(str, refused))}" if can_type else ""
-            self.refuse(", ".join(map(str, refused[:8])), "names it", again)
+        rejected = [code for code in unknown if not code.names & named]
+        if rejected:
+            can_type = retype and all(code.is_target and not re.search(r"\.\d+\.", code.path) for code in rejected)
+            again = f", or type {' '.join(map(str, rejected))}" if can_type else ""
+            self.reject(", ".join(map(str, rejected[:8])), "names it", again)
 
     def in_project(self, folder: Path) -> bool:
         """Return whether a folder that the stored configuration names is one of the current project."""
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
-    def refuse(self, what: str, how: str, otherwise: str = "") -> None:
+    def reject(self, what: str, how: str, otherwise: str = "") -> None:
         """
         Raises:
             ConfigError: always.

@@ -132,7 +132,7 @@ class Encoder:
                 if message["role"] == "assistant"
             ]
         except Exception as error:  # errors of jinja, and those that the template raises itself
-            raise ConfigError(f"data.messages_field: {where}: the chat template refuses it ({error}).") from error
+            raise ConfigError(f"data.messages_field: {where}: the chat template rejects it ({error}).") from error
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         is_target = np.zeros(len(offsets), dtype=bool)

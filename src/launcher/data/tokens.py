@@ -24,7 +24,7 @@ class TokenData(DataSource):
         files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones of type `dtype`.
         val_files: the same for the held-out samples; null: none.
         seq_len: T, tokens of an input.
-        vocab_size: number of different tokens. A token id of at least this number is refused when it is read.
+        vocab_size: number of different tokens. A token id of at least this number is rejected when it is read.
         dtype: of raw (not `.npy`) files, little-endian.
     """
 

@@ -34,7 +34,7 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> str:
-    """Submit the runs as one array, or one run as a plain job, and note the job's id. If SLURM refuses it, the run
+    """Submit the runs as one array, or one run as a plain job, and note the job's id. If SLURM rejects it, the run
     folders are restored.
 
     Args:

@@ -70,7 +70,7 @@ def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
     Raises:
-        ConfigError: the job would be refused: the checkpoint that it names does not exist, for instance.
+        ConfigError: the job would be rejected: the checkpoint that it names does not exist, for instance.
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)

@@ -52,7 +52,7 @@ class LocalDispatch:
         """Run the job; returns what it returns on rank 0.
 
         Raises:
-            ConfigError: the job was refused.
+            ConfigError: the job was rejected.
             signals.Stop: a signal ended it; the state is durable.
             SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
@@ -130,7 +130,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
-    if cause.report.get("kind") == "refused":
+    if cause.report.get("kind") == "rejected":
         raise ConfigError(*cause.report["sentences"])
     run = RunFolder(config.run.dir)
     code = cause.process.returncode

@@ -1,7 +1,7 @@
 """One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by `launcher.dispatch.spawner`.
 
 The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to `rank-<r>.json` there:
-`kind` is done (with `value`), stopped (`signum`, `code`), refused (`sentences`) or failed (`text`; and `hung_after`,
+`kind` is done (with `value`), stopped (`signum`, `code`), rejected (`sentences`) or failed (`text`; and `hung_after`,
 the signal after which it made no progress); `time` is on the machine's monotonic clock. At its first signal it writes
 `signal-<number>`.
 """
@@ -76,7 +76,7 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
         return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
     except BaseException as error:
         if sentences := explain(error):
-            return {"kind": "refused", "sentences": sentences}, 2
+            return {"kind": "rejected", "sentences": sentences}, 2
         text = f"{error}\n" if isinstance(error, TrainingError) else user_traceback(error)
         return {"kind": "failed", "text": text}, 1
 

@@ -49,7 +49,7 @@ class Rank:
     def failed(self) -> bool:
         if self.ended is None or self.terminated_by_us:
             return False
-        return self.report.get("kind") in ("failed", "refused", None)  # None: killed, or ended by os._exit
+        return self.report.get("kind") in ("failed", "rejected", None)  # None: killed, or ended by os._exit
 
     @property
     def killed_by(self) -> int:

@@ -73,7 +73,7 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Return whether a run may still change, or a process is on it, which would refuse the next command. Its record is
+    """Return whether a run may still change, or a process is on it, which would reject the next command. Its record is
     not final while its job is in the queue, and a job whose node failed (NODE_FAIL) may be about to return to the
     queue.
 

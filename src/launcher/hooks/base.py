@@ -76,7 +76,7 @@ class RunContext:
     val_names: tuple[str, ...] = ()
     """The names of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)
-    """Small files to store beside each checkpoint, by name: the resolved configuration, the versions of the code."""
+    """Small files to store next to each checkpoint, by name: the resolved configuration, the versions of the code."""
     fork: Any = None
     """The `hooks.forking.Fork` that a new run starts from; None: it starts from the beginning."""
     attempt: int = 1

@@ -44,7 +44,7 @@ class CheckpointingHook(BaseHook):
             `checkpoints`: each checkpoint is copied to `<path>/<name>/<id>`, and the newest is fetched if it is missing
             here.
         load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
-            "never": refuse to start if there is one; None: do not look; else "best", a step, or the folder of a
+            "never": reject to start if there is one; None: do not look; else "best", a step, or the folder of a
             checkpoint: roll back to it, once, and set later checkpoints aside.
         exit_signals: further signals to save and exit on, by name or number; None: only those that
             `run.signals.install` handles, if any.

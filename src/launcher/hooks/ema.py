@@ -8,7 +8,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.state import refuse_flat_buffers
+from launcher.hooks.state import reject_flat_buffers
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import ShardedLike, is_sharded, local
 from launcher.strategies.weights import model_tensors, unwrap
@@ -72,7 +72,7 @@ class EmaHook(BaseHook):
 
     # --------------------------------------------------------------------------------------------------- averaging
     def on_start(self, trainer: TrainerView) -> None:
-        refuse_flat_buffers(trainer, "hooks.ema", "averages")
+        reject_flat_buffers(trainer, "hooks.ema", "averages")
         others = [hook for hook in trainer.hooks if isinstance(hook, EmaHook) and hook is not self]
         if self.evaluate and any(hook.evaluate for hook in others):
             raise ConfigError(

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.state import refuse_flat_buffers
+from launcher.hooks.state import reject_flat_buffers
 from launcher.strategies.norms import by_mesh, total_norm
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt
@@ -26,7 +26,7 @@ class GradientsHook(BaseHook):
         self._norms: dict[str, torch.Tensor] = {}
 
     def on_start(self, trainer: TrainerView) -> None:
-        refuse_flat_buffers(trainer, "hooks.gradients", "gradients")
+        reject_flat_buffers(trainer, "hooks.gradients", "gradients")
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         if trainer.step % self.interval and not trainer.is_last_step:

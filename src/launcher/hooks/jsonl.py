@@ -38,8 +38,8 @@ class JsonlHook(BaseHook):
 
     Args:
         path: relative to the workspace; outside it, the file is in a folder `<name>/<id>` there.
-        keep_dropped: keep the lines that a resume drops in a hidden file beside it: a tracker that has them already can
-            tell whether they are computed again with the same values.
+        keep_dropped: keep the lines that a resume drops in a hidden file next to it: a tracker that has them already
+            can tell whether they are computed again with the same values.
     """
 
     def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time, keep_dropped: bool = False):

@@ -12,7 +12,7 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.flops import uncompiled
 from launcher.hooks.records import map_nested_tensor
-from launcher.hooks.state import refuse_flat_buffers
+from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.process.rng import isolated_rng
 from launcher.strategies.sharded import local
@@ -37,7 +37,7 @@ class NanReportHook(BaseHook):
         self._skipped = 0
 
     def on_start(self, trainer: TrainerView) -> None:
-        refuse_flat_buffers(trainer, "hooks.nan_report", "gradients")
+        reject_flat_buffers(trainer, "hooks.nan_report", "gradients")
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._skipped = trainer.state.skipped_steps

@@ -7,7 +7,7 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.state import refuse_flat_buffers
+from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -58,7 +58,7 @@ class SkipSpikesHook(BaseHook):
         self._reported = 0
 
     def on_start(self, trainer: TrainerView) -> None:
-        refuse_flat_buffers(trainer, "hooks.skip_spikes", "gradients")
+        reject_flat_buffers(trainer, "hooks.skip_spikes", "gradients")
         if trainer.strategy.veto is not None and not self._is_attached:
             raise ConfigError("hooks.skip_spikes: another hook decides on updates; leave one of them out.")
         trainer.strategy.veto, self._is_attached = partial(self._judge, trainer), True

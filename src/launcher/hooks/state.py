@@ -17,7 +17,7 @@ from launcher.strategies.sharded import ShardedLike, piece_to_write
 from launcher.strategies.weights import model_tensors
 
 SHARED = ("model", "training_state")
-"""Keys that every hook sees beside its own."""
+"""Keys that every hook sees next to its own."""
 
 
 def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -144,7 +144,7 @@ class InMemory:
         target.copy_(self._tensors[name][box])
 
 
-def refuse_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
+def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
     """
     Raises:
         ConfigError: the strategy has no tensors that a hook can read.

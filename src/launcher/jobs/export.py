@@ -29,7 +29,7 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes whole tensors by name, however they were sharded, and beside them the checkpoint's configuration.
+    """Writes whole tensors by name, however they were sharded, and next to them the checkpoint's configuration.
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
@@ -67,7 +67,7 @@ class ExportJob:
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
-        model = config_for(config, path, self.trust, ["model"]).model  # refuses a command line that contradicts it
+        model = config_for(config, path, self.trust, ["model"]).model  # rejects a command line that contradicts it
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         if self.weights is not None:

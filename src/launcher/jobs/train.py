@@ -54,7 +54,7 @@ class TrainJob:
             The last value of each logged metric, for sweepers; None for a run that was complete already.
         Raises:
             signals.Stop: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
-            ConfigError: refused; nothing was written.
+            ConfigError: rejected; nothing was written.
         """
         from launcher.jobs.run_attempt import train
 

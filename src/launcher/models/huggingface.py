@@ -30,7 +30,7 @@ class HuggingFaceModel(Model):
         config: without `pretrained`, a model to build with new weights: `model_type` and arguments of its configuration
             class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`: settings to change, e.g. {attn_pdrop: 0}.
         vocab_size: number of token values in the data; also the size of a model built from a `config` without one.
-        seq_len: longest input of the data; refused if the model does not support it.
+        seq_len: longest input of the data; rejected if the model does not support it.
         num_labels: classes of a classifier. If the pretrained model has another number, its last layer is replaced.
         lora: train adapters instead of all weights; with `pretrained` only.
         gradient_checkpointing: recompute activations in the backward pass instead of storing them.

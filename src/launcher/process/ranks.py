@@ -224,7 +224,7 @@ def on_main(act: Callable[[], T]) -> T:
         return value
     kind, answer = json.loads(store().get(key))
     store().add(f"{key}/read", 1)
-    if kind == "refused":
+    if kind == "rejected":
         raise ConfigError(*answer)
     if kind == "stopped":
         raise signals.Stop(answer)
@@ -245,7 +245,7 @@ def _wait_until_read(key: str, readers: int) -> None:
 def _described(error: BaseException) -> list[Any]:
     """Rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
-        return ["refused", error.sentences]
+        return ["rejected", error.sentences]
     if isinstance(error, signals.Stop):
         return ["stopped", error.signum]
     return ["failed", f"{type(error).__name__}: {error}"]

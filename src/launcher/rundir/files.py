@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    with suppress(OSError):  # some network file systems refuse to sync a folder, and sync renames by themselves
+    with suppress(OSError):  # some network file systems reject to sync a folder, and sync renames by themselves
         fsync_folder(path.parent)
 
 

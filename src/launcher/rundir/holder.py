@@ -82,7 +82,7 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
 def held_here(folder: RunFolder) -> Holder | None:
     """The live process of this machine that is on the run, if any.
 
-    For refusing early, before a run is built. Judging a holder on another machine takes a wait (`RunLock.acquire`).
+    For rejecting early, before a run is built. Judging a holder on another machine takes a wait (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
     return held if held is not None and held.is_local() and held.is_alive() else None

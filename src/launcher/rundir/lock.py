@@ -8,7 +8,7 @@ another machine, only its heartbeat shows that: the holder is alive if the lock'
 if it does not for `silence` seconds. Two readings of one file server's clock are compared, never two machines' clocks.
 
 filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name (containers), it takes over
-a live holder's lock. It also waits for the whole lease to refuse a live holder elsewhere, or to replace a zombie here.
+a live holder's lock. It also waits for the whole lease to reject a live holder elsewhere, or to replace a zombie here.
 """
 
 import errno

@@ -104,7 +104,7 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if word == "--outputs":
             value = next(words, None)
             outputs += [] if value is None else [word, value]
-            rest += [word] if value is None else []  # argparse refuses it
+            rest += [word] if value is None else []  # argparse rejects it
         elif word.startswith("--outputs="):
             outputs.append(word)
         else:

@@ -24,13 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
     in_queue = [run for run in chosen if run.job is not None]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
     try:
-        refused = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
+        rejected = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
     except scheduler.NoAnswer as error:
         print(f"Not all could be cancelled: {error}", file=sys.stderr)
         return 1
     is_recorded = True
     for run in in_queue:
-        if (message := refused.get(str(run.job_id))) is not None:
+        if (message := rejected.get(str(run.job_id))) is not None:
             print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
             continue
         # A live run records its end itself, after its save; a suspended one gets no chance to.
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
     if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
-    return 1 if left or refused or len(stopped) < len(here) or not is_recorded else 0
+    return 1 if left or rejected or len(stopped) < len(here) or not is_recorded else 0
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:

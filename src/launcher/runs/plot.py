@@ -162,7 +162,7 @@ def draw(runs: Sequence[StoredRun], metrics: Sequence[str], axis: Axis, log: boo
 
 
 def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
-    """One metric of all runs. The training loss has the validation loss beside it."""
+    """One metric of all runs. The training loss has the validation loss next to it."""
     dots = "val/loss" if metric == LOSS else None
     names = [metric, dots] if dots else [metric]
     values = [value for run in runs for name in names for value in axis.curve(run, name).y if math.isfinite(value)]

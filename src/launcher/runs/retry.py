@@ -111,7 +111,7 @@ def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, tru
         dry_run: print the runs and scripts instead.
         trust: whatever code their configurations name may run.
     Raises:
-        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM refuses the runs, or the
+        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM rejects the runs, or the
             folder in which they were submitted is gone.
     """
     groups: dict[str, list[RunFolder]] = defaultdict(list)
@@ -142,9 +142,9 @@ def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, A
     origin = Origin(run.folder.path / FROZEN, run.folder.path)
     cwd, snapshot = frozen_code(run.folder)
     if cwd is not None and Path(cwd).is_dir() and Path(cwd).resolve() != Path.cwd().resolve():
-        origin.refuse(f"cwd={cwd}", "names this folder of code", ", or type this command in that folder")
+        origin.reject(f"cwd={cwd}", "names this folder of code", ", or type this command in that folder")
     if snapshot is not None and "snapshot" not in changes:
-        origin.refuse(f"snapshot={snapshot}", "names this copy of the code")
+        origin.reject(f"snapshot={snapshot}", "names this copy of the code")
     typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
     for tree in (config, {"dispatch": config["dispatch"]}):  # the job resolves the one, the submission the other
         origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, own=typed)

@@ -26,7 +26,7 @@ def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
     """
     for word in stored:
         if reaches_out(word):
-            origin_of(run).refuse(word, "says so")
+            origin_of(run).reject(word, "says so")
     config_folder(run)
 
 
@@ -54,7 +54,7 @@ def config_folder(run: StoredRun) -> Path | None:
     folder, origin = run.record.get("config_dir"), origin_of(run)
     if folder is not None and not origin.in_project(Path(folder)):
         where = "names it, which is outside the project"
-        origin.refuse(f"--config-dir {folder}", where, ", or type this command in the project's folder")
+        origin.reject(f"--config-dir {folder}", where, ", or type this command in the project's folder")
     return None if folder is None else Path(folder)
 
 

@@ -109,12 +109,12 @@ class LocalRunner:
             time.sleep(0.05)
 
     def why(self, number: int, code: int) -> str:
-        """Why a trial was refused (2) or failed, where its run has no reason: the last line that it printed."""
+        """Why a trial was rejected (2) or failed, where its run has no reason: the last line that it printed."""
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self._last_lines(number) if line.strip()]
         if code == 2:
-            return lines[-1] if lines else "refused"
+            return lines[-1] if lines else "rejected"
         return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
 
     def _last_lines(self, number: int) -> list[str]:

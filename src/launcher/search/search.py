@@ -198,7 +198,7 @@ class Search:
         try:
             job = self.compose(self.overrides(params), trial.number)
         except ConfigError:
-            return  # `_ask` refuses the trial for this
+            return  # `_ask` rejects the trial for this
         suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial) -> None:

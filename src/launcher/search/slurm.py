@@ -29,7 +29,7 @@ from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
 from launcher.slurm.submission import FROZEN, JobNote
 
 RETRY = 30.0
-"""Seconds until trials that SLURM refused during a search are submitted again."""
+"""Seconds until trials that SLURM rejected during a search are submitted again."""
 FAILED, STOPPED = 1, 143
 """Exit codes of trials."""
 
@@ -80,7 +80,7 @@ class SlurmRunner:
         self.missing: dict[str, int] = {}
         self.code: Path | None = None
         self.retry_at = 0.0
-        self.is_refused = self.is_silent = False
+        self.is_rejected = self.is_silent = False
 
     # ------------------------------------------------------------------------------------------------- what is begun
     def adopt(self, runs: Mapping[int, str]) -> None:
@@ -111,7 +111,7 @@ class SlurmRunner:
         """Submit the trials that were started, several as one array.
 
         Raises:
-            ConfigError: SLURM refuses the first trials.
+            ConfigError: SLURM rejects the first trials.
         """
         groups: dict[str, list[int]] = {}
         for number, run in self.due.items():
@@ -124,7 +124,7 @@ class SlurmRunner:
                     raise
                 self._postpone(error)
                 return
-        self.is_refused = False
+        self.is_rejected = False
 
     def _submit(self, numbers: Sequence[int]) -> None:
         runs = [self.due[number] for number in numbers]
@@ -143,9 +143,9 @@ class SlurmRunner:
     def _postpone(self, error: ConfigError) -> None:
         """Try again later: SLURM may be busy, or the user's limit of jobs may be reached."""
         self.retry_at = self.clock() + RETRY
-        if not self.is_refused:
+        if not self.is_rejected:
             self.say(f"Not submitted yet: {listed(self.due)}. {error.sentences[0]}")
-        self.is_refused = True
+        self.is_rejected = True
 
     def _register(self, number: int, trial: Submitted) -> None:
         self.submitted[number] = self.latest[number] = trial

@@ -21,7 +21,7 @@ def main() -> None:
 def train(file: Path) -> None:
     """
     Raises:
-        SystemExit: the run was refused, failed, or was stopped by a signal.
+        SystemExit: the run was rejected, failed, or was stopped by a signal.
     """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf

@@ -81,11 +81,11 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the start. Refuse it if the restarts make no progress or the preemptions are too many. Catch up on a
+        """Record the start. Reject it if the restarts make no progress or the preemptions are too many. Catch up on a
         signal that came before the handlers were installed.
 
         Raises:
-            SystemExit: the start is refused.
+            SystemExit: the start is rejected.
             signals.Stop: the job is already being ended.
         """
         if self.rank != 0:

@@ -130,7 +130,7 @@ def seconds(time: str | int | None) -> float | None:
 
 
 def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
-    """The problems of a submission that SLURM does not refuse, one sentence each.
+    """The problems of a submission that SLURM does not reject, one sentence each.
 
     Args:
         state_bytes: size of a checkpoint of the run; None: it has none.
@@ -181,4 +181,4 @@ def test_only(text: str) -> Iterator[str]:
         return
     if done.returncode != 0:
         reason = " ".join(done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split())
-        yield f"sbatch: would refuse it: {reason}."
+        yield f"sbatch: would reject it: {reason}."

@@ -25,7 +25,7 @@ PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 
 
 class SchedulerError(Exception):
-    """SLURM did not answer, or refused; with its message."""
+    """SLURM did not answer, or rejected; with its message."""
 
 
 class NoAnswer(SchedulerError):
@@ -140,7 +140,7 @@ def submit(script: Path) -> str:
     """Submit a script; returns the job's id.
 
     Raises:
-        SchedulerError: SLURM refused the script, or did not answer; in the second case it may have the job anyway.
+        SchedulerError: SLURM rejected the script, or did not answer; in the second case it may have the job anyway.
     """
     with clean_environment():
         return call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT).strip().partition(";")[0]
@@ -169,7 +169,7 @@ def requeue(job: str) -> None:
 
     Raises:
         NoAnswer: SLURM could not be reached.
-        SchedulerError: SLURM refused.
+        SchedulerError: SLURM rejected.
     """
     call(["scontrol", "requeue", job])
 
@@ -245,7 +245,7 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
     Raises:
         NoAnswer: SLURM could not be reached.
     """
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     for start in range(0, len(jobs), 100):
         batch = jobs[start : start + 100]
         try:
@@ -254,11 +254,11 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
             raise
         except SchedulerError as error:  # it has cancelled the others; cancelling them again does nothing
             if len(batch) == 1:
-                refused[batch[0]] = str(error)
+                rejected[batch[0]] = str(error)
             else:
                 for job in batch:
-                    refused |= cancel([job])
-    return refused
+                    rejected |= cancel([job])
+    return rejected
 
 
 def config_values(*names: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from launcher.config.node_range import NodeRange
 from launcher.errors import ConfigError
 
 GUARD, NODE_LOSS = (Path(__file__).with_name(name) for name in ("batch.sh", "node_loss.sh"))
-"""Shell functions of the script, which are copied beside it."""
+"""Shell functions of the script, which are copied next to it."""
 START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED"; exit $code; }'
 """Command by which a task's shell starts Python."""
 

@@ -105,7 +105,7 @@ class JobNote:
         return note
 
     def submitted_id(self) -> str | None:
-        """The id beside the job's script; None: it was not submitted."""
+        """The id next to the job's script; None: it was not submitted."""
         try:
             job = id_path(Path(self.script)).read_text().strip()
         except OSError:
@@ -216,7 +216,7 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
 
 
 def hand_over(script: Path) -> str:
-    """Submit a script; returns the job's id, which is written beside it.
+    """Submit a script; returns the job's id, which is written next to it.
 
     Raises:
         ConfigError: SLURM does not have the job; with sbatch's message.

@@ -1,4 +1,4 @@
-"""tracker=mlflow: MLflow, by default with a SQLite database beside the runs."""
+"""tracker=mlflow: MLflow, by default with a SQLite database next to the runs."""
 
 import fcntl
 import logging

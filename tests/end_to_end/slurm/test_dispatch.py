@@ -181,7 +181,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     assert "! dispatch.time=1: is not longer than dispatch.signal_delay=120 s" in wrong.stdout
     assert "! dispatch.partition: it preempts without a grace" in wrong.stdout
     assert "! SLURM_JOB_ID, SLURM_NTASKS: set by a job around this command" in wrong.stdout
-    assert "! sbatch: would refuse it" in wrong.stdout
+    assert "! sbatch: would reject it" in wrong.stdout
     lab.launcher(*words[:-2])
     assert not list(tmp_path.iterdir())
 
@@ -246,8 +246,8 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
-    refused = runs(lab, "retry", outputs, "--all")  # typed in another folder, whose code it is not
-    assert refused.returncode == 2 and "names this folder of code" in refused.stderr, refused.stderr
+    rejected = runs(lab, "retry", outputs, "--all")  # typed in another folder, whose code it is not
+    assert rejected.returncode == 2 and "names this folder of code" in rejected.stderr, rejected.stderr
     retried = runs(lab, "retry", outputs, "--all", "--trust")
     assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, retried.stderr
     assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(other)

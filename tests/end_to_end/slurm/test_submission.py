@@ -20,14 +20,14 @@ exec {real} "$@"
 
 
 class Sbatch:
-    """An `sbatch` that waits for `go` before it calls the real one, and refuses its n-th call."""
+    """An `sbatch` that waits for `go` before it calls the real one, and rejects its n-th call."""
 
-    def __init__(self, lab, folder, refused=None):
+    def __init__(self, lab, folder, rejected=None):
         self.lab, self.folder = lab, folder
         folder.mkdir()
         real = lab.run("bash", "-c", "command -v sbatch").strip()
-        refusal = f'(( $(wc -l <{folder}/called) != {refused} )) || {{ echo "sbatch: error: too many" >&2; exit 1; }}'
-        text = SLOW_SBATCH.format(folder=folder, real=real, refusal=refusal if refused else "")
+        refusal = f'(( $(wc -l <{folder}/called) != {rejected} )) || {{ echo "sbatch: error: too many" >&2; exit 1; }}'
+        text = SLOW_SBATCH.format(folder=folder, real=real, refusal=refusal if rejected else "")
         (folder / "sbatch").write_text(text)
         (folder / "sbatch").chmod(0o755)
 
@@ -128,7 +128,7 @@ def test_a_job_whose_submission_was_repeated_leaves(plain_cluster, tmp_path):
 
 def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     lab, outputs = plain_cluster, tmp_path / "outputs"  # its MaxArraySize allows two tasks
-    sbatch = Sbatch(lab, tmp_path / "bin", refused=2)
+    sbatch = Sbatch(lab, tmp_path / "bin", rejected=2)
     sbatch.go()
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD, "-m", "seed=range(3)"]
     process = sbatch.start(*words)
@@ -147,7 +147,7 @@ BROKEN = {
     "no module command": (["dispatch.modules=[cuda/12.4]"], "module: command not found"),
     "no interpreter": (["dispatch.python=/no/such/python"], "/no/such/python"),
     "an empty PATH": (["dispatch.setup=['export PATH=']"], "srun: "),
-    "srun refuses": (["dispatch.srun=[--no-such-flag]"], "--no-such-flag"),
+    "srun rejects": (["dispatch.srun=[--no-such-flag]"], "--no-such-flag"),
 }
 
 

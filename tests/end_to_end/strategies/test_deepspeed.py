@@ -73,7 +73,7 @@ REFUSED = {
     "trainer.compile=true: torch's compiler cannot trace": (3, ["trainer.compile={backend:aot_eager}"]),
     "precision=fp16: ": (0, ["precision=fp16"]),
     "precision.init_scale, precision.growth_interval: DeepSpeed's": (2, ["precision=fp16", "precision.init_scale=8"]),
-    "strategy=deepspeed: DeepSpeed refuses it: ": (2, ["strategy.overlap_comm=auto", "strategy.sub_group_size=1.5"]),
+    "strategy=deepspeed: DeepSpeed rejects it: ": (2, ["strategy.overlap_comm=auto", "strategy.sub_group_size=1.5"]),
 }
 
 
@@ -140,7 +140,7 @@ def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
     tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
     for i, (name, (_, more)) in enumerate(PARTS.items()):
         tasks[name] = "train", {"folder": str(root / f"a{i}"), "overrides": ["strategy=none", *more]}
-    tasks["refused"] = "refused", {"overrides": [[*STAGES[n], *more] for n, more in REFUSED.values()]}
+    tasks["rejected"] = "rejected", {"overrides": [[*STAGES[n], *more] for n, more in REFUSED.values()]}
     tasks |= readings(root, "one rank")
     return dict(zip(tasks, together(1, root / "one", list(tasks.values())), strict=True))
 
@@ -232,6 +232,6 @@ def test_tensors_are_equal_to_the_bit(root: Path, read: dict[str, list[Any]], re
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_what_is_not_supported_is_refused(alone: dict[str, list[Any]], sentence: str) -> None:
-    (sentences,) = alone["refused"][0][list(REFUSED).index(sentence)]
+def test_what_is_not_supported_is_rejected(alone: dict[str, list[Any]], sentence: str) -> None:
+    (sentences,) = alone["rejected"][0][list(REFUSED).index(sentence)]
     assert sentences.startswith(sentence)

@@ -72,7 +72,7 @@ REFUSED = [
     [*NONE, "precision=tf32"],
     ["digits", "trainer.activation_checkpointing=5"],
 ]
-"""On one rank; the last word is the one that is refused."""
+"""On one rank; the last word is the one that is rejected."""
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
 
 
@@ -108,7 +108,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             {"folder": str(folder / "b"), "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"]},
         ),
         "compiled": ("train", {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]}),
-        "refused": ("refused", {"overrides": REFUSED}),
+        "rejected": ("rejected", {"overrides": REFUSED}),
     }
     for name, overrides in UNUSUAL.items():
         tasks[name] = ("whole_and_interrupted", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
@@ -161,8 +161,8 @@ def test_unusual_steps_resume_to_the_bit(found: dict[str, list[Any]], alone: dic
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
-def test_what_does_not_go_together_is_refused(alone: dict[str, Any], overrides: list[str]) -> None:
-    (sentence,) = alone["refused"][REFUSED.index(overrides)]
+def test_what_does_not_go_together_is_rejected(alone: dict[str, Any], overrides: list[str]) -> None:
+    (sentence,) = alone["rejected"][REFUSED.index(overrides)]
     assert sentence.startswith(overrides[-1].removeprefix("+"))
     assert re.search("; (take|use|remove) ", sentence)
 

@@ -19,18 +19,18 @@ def pieces() -> list[bytes]:
     return [os.urandom(1000) * (size // 1000) + os.urandom(size % 1000) for size in SIZES]
 
 
-@pytest.mark.parametrize("direct", ["wanted", "refused by open", "refused by write", "short writes"])
+@pytest.mark.parametrize("direct", ["wanted", "rejected by open", "rejected by write", "short writes"])
 def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
     real_write, real_fcntl = os.pwrite, fcntl.fcntl
 
     def write(fd: int, view: Any, start: int) -> int:
         is_direct = bool(real_fcntl(fd, fcntl.F_GETFL) & chunks.DIRECT)
-        if is_direct and (direct == "refused by write" or (direct == "short writes" and len(view) % 4096)):
+        if is_direct and (direct == "rejected by write" or (direct == "short writes" and len(view) % 4096)):
             raise OSError(errno.EINVAL, "Invalid argument")
         return real_write(fd, view[: len(view) // 2 + 1] if direct == "short writes" else view, start)
 
     def control(fd: int, command: int, flags: int = 0) -> int:
-        if flags & chunks.DIRECT and direct == "refused by open":
+        if flags & chunks.DIRECT and direct == "rejected by open":
             raise OSError(errno.EINVAL, "Invalid argument")
         return real_fcntl(fd, command, flags)
 

@@ -41,7 +41,7 @@ def test_an_empty_folder_that_exists_is_used(tmp_path: Path, monkeypatch: pytest
         ("file/sub_project", "cannot be written: Not a directory."),
     ],
 )
-def test_a_folder_that_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
+def test_a_folder_that_is_rejected(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.py").touch()
     (tmp_path / "file").touch()

@@ -202,7 +202,7 @@ def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "code", "lines"),
     [
-        (["job.outcome=refuses"], 2, ["data.files='x': is empty.", "model.width=3: is odd."]),
+        (["job.outcome=rejects"], 2, ["data.files='x': is empty.", "model.width=3: is odd."]),
         (["job.outcome=cannot build", "model.width=13"], 2, ["model.width=13: brings bad luck."]),
         (
             ["job.outcome=cannot build", "model._target_=math.no_such", "~model.width"],

@@ -51,7 +51,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     not_identity = "run.not_identity=[run,hydra]"
-    assert sweep("job.outcome=crashes,exits,refuses,completes", not_identity) == 1
+    assert sweep("job.outcome=crashes,exits,rejects,completes", not_identity) == 1
     printed = capsys.readouterr()
     states = [line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")]
     assert len(states) == 8 and states[-1] == "completed"
@@ -59,7 +59,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     assert table[0] == "3 of 4 jobs failed:"
     assert "failed: ValueError: a bug" in table[1]
     assert "failed: RuntimeError: the code of the run called sys.exit(1)" in table[2]
-    assert "refused: data.files='x': is empty." in table[3]
+    assert "rejected: data.files='x': is empty." in table[3]
 
 
 def test_the_line_of_a_failed_job_has_its_cause(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

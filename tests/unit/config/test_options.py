@@ -42,7 +42,7 @@ def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     assert package not in sys.modules
 
 
-def test_an_option_of_the_same_name_is_refused(package: str, tmp_path: Path) -> None:
+def test_an_option_of_the_same_name_is_rejected(package: str, tmp_path: Path) -> None:
     folder = tmp_path / package / "conf" / "model"
     (folder / "line.yaml").rename(folder / "mlp.yaml")
     with pytest.raises(ConfigError, match=r"model=mlp: also an option of .*conf, which would be used instead of"):

@@ -1,4 +1,4 @@
-"""What is stored of values from the environment, and which secrets are refused."""
+"""What is stored of values from the environment, and which secrets are rejected."""
 
 from typing import Any
 

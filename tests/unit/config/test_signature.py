@@ -153,7 +153,7 @@ def test_what_only_running_code_defines_is_left_open(package: str, target: str) 
         ("signed.parts.Bse", "signed.parts", "Bse"),
     ],
 )
-def test_a_name_that_does_not_exist_is_refused(package: str, target: str, where: str, name: str) -> None:
+def test_a_name_that_does_not_exist_is_rejected(package: str, target: str, where: str, name: str) -> None:
     with pytest.raises(NotFound) as error:
         signature(target)
     assert (error.value.where, error.value.name) == (where, name)

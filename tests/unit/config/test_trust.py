@@ -111,10 +111,10 @@ def node_of(target: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_target_that_is_not_allowed(origin: Origin, target: Any) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         checked(origin, node_of(target))
-    assert len(refused.value.sentences) == 1
-    assert refused.value.sentences[0].startswith(f"model._target_={target}".split("=")[0])
+    assert len(rejected.value.sentences) == 1
+    assert rejected.value.sentences[0].startswith(f"model._target_={target}".split("=")[0])
     assert not Path("marker").exists() and not any("evil" in name for name in sys.modules)
 
 
@@ -178,9 +178,9 @@ def test_the_lines_of_a_job(origin: Origin, key: str) -> None:
         "interface": "ib0",
     }
     config: Any = OmegaConf.create({"dispatch": {**slurm, key: SHELL[key]}})
-    with pytest.raises(ConfigError, match=rf"^dispatch\.{key}[^ ]*(=[^:]*)?: only") as refused:
+    with pytest.raises(ConfigError, match=rf"^dispatch\.{key}[^ ]*(=[^:]*)?: only") as rejected:
         origin.checked(config, ["dispatch"], False)
-    assert "hold" not in str(refused.value)
+    assert "hold" not in str(rejected.value)
     Path("conf/dispatch").mkdir()
     Path("conf/dispatch/own.yaml").write_text(yaml.safe_dump({**slurm, key: SHELL[key]}))
     assert origin.checked(config, ["dispatch"], False)

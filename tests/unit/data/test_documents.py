@@ -1,4 +1,4 @@
-"""Documents of each kind of file: what is made of them, resumed, shared by ranks, and refused."""
+"""Documents of each kind of file: what is made of them, resumed, shared by ranks, and rejected."""
 
 import json
 import resource
@@ -62,7 +62,7 @@ def test_tokens_are_made_once(files, tmp_path, monkeypatch):
     assert len(source.train_dataset()) + len(source.val_dataset()) == len(RECORDS)
 
 
-def test_tokens_for_which_there_is_no_room_are_refused(files, tmp_path):
+def test_tokens_for_which_there_is_no_room_are_rejected(files, tmp_path):
     most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
     try:

@@ -62,7 +62,7 @@ def test_a_label_belongs_to_the_whole_text(folder):
         (Fields(label="k"), {"text": "a", "k": 2}, r"^data\.num_classes=2: a\.jsonl, line 3 has the label 2;"),
         (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*should be a list of messages"),
         (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field=m: .*has a message without a role"),
-        (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*the chat template refuses it"),
+        (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*the chat template rejects it"),
     ],
 )
 def test_a_bad_record_is_named(folder, fields, record, sentence):
@@ -70,7 +70,7 @@ def test_a_bad_record_is_named(folder, fields, record, sentence):
         encode(folder, fields, record, num_classes=2)
 
 
-def test_a_template_that_changes_earlier_turns_is_refused(folder):
+def test_a_template_that_changes_earlier_turns_is_rejected(folder):
     encoder = Encoder(folder, Fields(messages="m"), None)
     encoder.tokenizer.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
     with pytest.raises(ConfigError, match=r"line 1: the chat template rewrites earlier turns when"):

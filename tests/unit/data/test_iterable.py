@@ -153,6 +153,6 @@ def test_max_samples_of_a_stream_counts_over_all_ranks():
     assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(11))
 
 
-def test_too_short_an_evaluation_stream_is_refused():
+def test_too_short_an_evaluation_stream_is_rejected():
     with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
         list(evaluation_loader(Stream(2), 4, rank=0, world_size=3))

@@ -121,7 +121,7 @@ def test_iterating_leaves_the_training_generators_alone(num_workers):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_other_data_are_refused():
+def test_other_data_are_rejected():
     state = ResumableLoader(Numbers(11), seed=0, micro_batch_size=2).state_dict()
     with pytest.raises(ConfigError, match="were '11 samples' when the checkpoint was written and are '12 samples' now"):
         ResumableLoader(Numbers(12), seed=0, micro_batch_size=2).load_state_dict(state)
@@ -192,7 +192,7 @@ def test_max_samples_counts_over_all_ranks(size, limit, world_size, batch_size):
     ]
 
 
-def test_fewer_max_samples_than_ranks_are_refused():
+def test_fewer_max_samples_than_ranks_are_rejected():
     with pytest.raises(
         ConfigError, match=r"^hooks.evaluation.max_samples=2: is fewer than the 3 ranks; use at least 3"
     ):
@@ -204,7 +204,7 @@ def test_evaluation_can_be_repeated():
     assert [b.tolist() for b in loader] == [b.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
-def test_fewer_validation_samples_than_ranks_are_refused():
+def test_fewer_validation_samples_than_ranks_are_rejected():
     with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
         evaluation_loader(Numbers(2), 1, rank=0, world_size=3)
 

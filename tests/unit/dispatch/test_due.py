@@ -103,12 +103,12 @@ def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) ->
         assert submits(config, state) is False
         return
     resume, has_some = config["run"]["resume"], state != "none"
-    refused = resume == "15" or resume == ("never" if has_some else "must") or (resume == "10" and not has_some)
-    expected: bool | str = f"run.resume={resume}" if refused else True
+    rejected = resume == "15" or resume == ("never" if has_some else "must") or (resume == "10" and not has_some)
+    expected: bool | str = f"run.resume={resume}" if rejected else True
     if state == "completed" and what in ("the same", "must"):
         expected = False
     assert submits(config, state) == expected
-    if not refused:
+    if not rejected:
         assert expected is not nothing_to_do(config)
     assert not has_some or RunRecord(folder).state == state
 

@@ -67,7 +67,7 @@ def test_one_process_joins_nothing(env: dict[str, str]):
         ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"^RANK=2 .*less than WORLD_SIZE=2"),
     ],
 )
-def test_left_over_variables_are_refused(env: dict[str, str], sentence: str):
+def test_left_over_variables_are_rejected(env: dict[str, str], sentence: str):
     join_ranks(dict(env))  # which is called first
     with pytest.raises(ConfigError, match=sentence):
         check_ranks(env)

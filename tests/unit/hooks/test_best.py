@@ -42,7 +42,7 @@ def test_best(mode: Any) -> None:
         (lambda metric: EarlyStoppingHook(metric=metric), "hooks.early_stopping.m"),
     ],
 )
-def test_a_name_without_a_direction_is_refused(make: Any, keys: str) -> None:
+def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{keys}etric=val/x: .*; set {keys}ode=min or {keys}ode=max\.$"):
         make("val/x")
 

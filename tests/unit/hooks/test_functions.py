@@ -42,7 +42,7 @@ def test_a_function_may_be_named_by_its_path(tmp_path: Path) -> None:
         ({"on_after_step": "print"}, "there is no such function"),
     ],
 )
-def test_what_does_not_exist_is_refused(functions: dict[str, Any], message: str) -> None:
+def test_what_does_not_exist_is_rejected(functions: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FunctionHook(**functions)
 

@@ -149,7 +149,7 @@ class Deeper(Toy):
         (Deeper, "3.weight: the checkpoint"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, other: type[Toy], why: str, load: str) -> None:
+def test_what_does_not_fit_is_rejected(tmp_path: Path, other: type[Toy], why: str, load: str) -> None:
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     with pytest.raises(ConfigError, match=f"run.resume={load}: .*does not fit this configuration: .*{why}"):

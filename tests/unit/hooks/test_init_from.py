@@ -54,7 +54,7 @@ def test_a_file_whatever_is_around_its_names(tmp_path: Path, prefix: str) -> Non
 
 
 def test_a_hugging_face_folder(tmp_path: Path) -> None:
-    """Sharded files by their index; another file beside them is none of the model's."""
+    """Sharded files by their index; another file next to them is none of the model's."""
     names = sorted(weights())
     for i, name in enumerate(names):
         save_file({name: weights()[name].to(torch.bfloat16)}, tmp_path / f"model-{i}.safetensors")
@@ -133,7 +133,7 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: s
 
 
 @given(size=st.integers(min_value=0, max_value=200))
-def test_a_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+def test_a_file_cut_anywhere_is_rejected(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "w.safetensors"
     save_file(weights(), path)
     content = path.read_bytes()
@@ -239,9 +239,9 @@ def test_a_pickle_is_not_read_and_its_conversion_is_shown(
     torch.save({"state_dict": tensors} if name.endswith(".ckpt") else tensors, tmp_path / name)
     if is_folder and name != "pytorch_model.bin":
         return
-    with pytest.raises(ConfigError, match="is a pickle, which is not read since it may run code") as refused:
+    with pytest.raises(ConfigError, match="is a pickle, which is not read since it may run code") as rejected:
         open_weights(tmp_path if is_folder else tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    exec("\n".join(line.strip() for line in str(refused.value).splitlines()[1:]))
+    exec("\n".join(line.strip() for line in str(rejected.value).splitlines()[1:]))
     (converted,) = tmp_path.glob("*.safetensors")
     assert sorted(open_weights(converted).names()) == sorted(tensors)

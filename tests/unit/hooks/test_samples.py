@@ -73,12 +73,12 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
             Numbers([SamplesHook(prompt)], 1, tmp_path / "c", [BATCH]).train()
 
 
-def test_no_prompt_is_refused() -> None:
+def test_no_prompt_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.samples\.prompts=\[\]"):
         SamplesHook([])
 
 
-def test_a_model_that_writes_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_writes_nothing_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Sequential has no logits"):
         Toy([SamplesHook()], 1, tmp_path).train()
 
@@ -108,7 +108,7 @@ class Picky(nn.Module):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_model_of_no_language_is_refused(tmp_path: Path, model: nn.Module, problem: str) -> None:
+def test_a_model_of_no_language_is_rejected(tmp_path: Path, model: nn.Module, problem: str) -> None:
     class Other(Toy):
         def build_model(self) -> nn.Module:
             model.register_parameter("weight", nn.Parameter(torch.zeros(1)))

@@ -129,6 +129,6 @@ def test_bad_settings(settings: dict[str, Any]) -> None:
         SkipSpikesHook(**settings)
 
 
-def test_two_are_refused(tmp_path: Path) -> None:
+def test_two_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another hook decides on updates"):
         Toy([SkipSpikesHook(), SkipSpikesHook()], 1, tmp_path).train()

@@ -217,7 +217,7 @@ def test_sizes_that_do_not_fit(options, sentence):
     assert error.value.sentences == [sentence]
 
 
-def test_an_input_longer_than_seq_len_is_refused():
+def test_an_input_longer_than_seq_len_is_rejected():
     with pytest.raises(ValueError, match=r"17 tokens, and model\.seq_len is 16"):
         gpt().logits(tokens(1, 17))
 

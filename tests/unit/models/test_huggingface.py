@@ -221,7 +221,7 @@ class TestWithTransformers:
         assert model.num_targets({"labels": targets.to("meta")}).device.type == "meta"
         assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (labels == 3)
 
-    def test_a_dict_batch_without_labels_is_refused(self):
+    def test_a_dict_batch_without_labels_is_rejected(self):
         model = HuggingFaceModel(vocab_size=64, config=GPT2)
         sentence = r"^data: a batch for model\.task=causal_lm needs `labels`.* input_ids\."
         for use in (model, model.num_targets):

@@ -98,11 +98,11 @@ def test_shard_units_are_the_hidden_layers():
 
 
 @pytest.mark.parametrize("options", [{}, {"num_features": 4}, {"num_classes": 4}])
-def test_data_of_neither_kind_are_refused(options):
+def test_data_of_neither_kind_are_rejected(options):
     with pytest.raises(ConfigError, match=r"model\.vocab_size=null.*data=text or data=digits"):
         MLP(**options)
 
 
-def test_data_of_both_kinds_are_refused():
+def test_data_of_both_kinds_are_rejected():
     with pytest.raises(ConfigError, match=r"model\.vocab_size=7.*null"):
         MLP(vocab_size=7, num_features=3, num_classes=2)

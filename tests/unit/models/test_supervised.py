@@ -49,7 +49,7 @@ def test_bce():
     assert records["accuracy"].item() == pytest.approx(((p > 0.5) == (target == 1)).float().mean().item())
 
 
-def test_shapes_that_would_be_broadcast_are_refused():
+def test_shapes_that_would_be_broadcast_are_rejected():
     with pytest.raises(ValueError, match=r"the module gives \(5, 3\), and the target is \(5,\)"):
         Supervised(network(), "mse")((torch.randn(5, 4), torch.randn(5)))
 
@@ -81,7 +81,7 @@ def test_shard_units_are_the_longest_list():
     assert Supervised(nn.Linear(2, 2)).shard_units() == []
 
 
-def test_no_module_is_refused():
+def test_no_module_is_rejected():
     with pytest.raises(ConfigError, match=r"model\.module\._target_="):
         Supervised("resnet")
 
@@ -108,7 +108,7 @@ def test_a_module_that_returns_its_loss_gets_dict_batches():
     assert model(empty)[0] == 0 and not model.module.layer.weight.grad.any() and model.num_targets(empty) == 0
 
 
-def test_a_module_that_returns_no_loss_for_a_dict_batch_is_refused():
+def test_a_module_that_returns_no_loss_for_a_dict_batch_is_rejected():
     with pytest.raises(ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"):
         Supervised(OwnLoss())({"features": torch.randn(4, 3)})
 

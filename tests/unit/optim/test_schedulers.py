@@ -111,12 +111,12 @@ def test_a_loaded_state_continues_with_the_same_rates():
 
 
 @pytest.mark.parametrize("make", WARMED)
-def test_two_kinds_of_warmup_are_refused(make):
+def test_two_kinds_of_warmup_are_rejected(make):
     with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=5: scheduler\.warmup_ratio=0\.1 is set too"):
         make(optimizer(), max_steps=100, warmup_steps=5, warmup_ratio=0.1)
 
 
-def test_a_warmup_longer_than_the_run_is_refused():
+def test_a_warmup_longer_than_the_run_is_rejected():
     with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=101: the run has only 100 steps"):
         schedulers.cosine(optimizer(), max_steps=100, warmup_steps=101)
     with pytest.raises(ConfigError, match=r"scheduler\.decay_ratio=0\.6.*scheduler\.decay_ratio=0\.5 or less"):

@@ -43,9 +43,9 @@ def test_a_refused_job_does_not_keep_others_from_being_cancelled(make_run, runs,
     """As SLURM does for a list with another user's job."""
     for number in (7, 8):
         note_job(make_run("gpt", f"1a2b000{number}", state="preempted"), "/s/job-0.sh", job_id=str(number))
-    refuse = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
+    reject = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
     queue = r"printf '%s|PENDING|None||\n' 7 8"
-    for name, text in (("squeue", queue), ("scancel", f'case " $* " in *" 8 "*) {refuse};; esac')):
+    for name, text in (("squeue", queue), ("scancel", f'case " $* " in *" 8 "*) {reject};; esac')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -65,7 +65,7 @@ def test_conditions(four, words, ids):
         ),
     ],
 )
-def test_a_condition_that_cannot_hold_is_refused(four, word, sentence):
+def test_a_condition_that_cannot_hold_is_rejected(four, word, sentence):
     with pytest.raises(ConfigError) as error:
         select(four, [word])
     assert error.value.sentences == [sentence]
@@ -85,7 +85,7 @@ def test_runs_without_a_value_come_last(four, key, reverse, ids):
     assert "".join(run.id for run in sort(four, key, reverse)) == ids
 
 
-def test_an_unknown_sort_key_is_refused(four):
+def test_an_unknown_sort_key_is_rejected(four):
     with pytest.raises(ConfigError, match=r"'--sort=val/los': no run has this key; did you mean val/loss\?"):
         sort(four, "val/los")
 

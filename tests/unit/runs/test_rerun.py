@@ -141,7 +141,7 @@ def test_what_is_typed_again_is_allowed(make_run, outputs, monkeypatch):
     assert command[-2:] == ["job.trust=true", "job.checkpoint=best"]
 
 
-def test_a_run_without_its_command_line_is_refused(run):
+def test_a_run_without_its_command_line_is_rejected(run):
     run.record["overrides"] = None
     with pytest.raises(ConfigError, match=r"'deep/er/12345e67': run.json has no overrides.*run.id=12345e67"):
         run_command(run)

@@ -104,6 +104,6 @@ def test_a_search_without_a_trial_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_search_of_a_study_is_refused(tmp_path: Path) -> None:
+def test_a_second_search_of_a_study_is_rejected(tmp_path: Path) -> None:
     with locked(tmp_path / "study"), pytest.raises(ConfigError, match="study is being searched by process"):
         locked(tmp_path / "study").__enter__()

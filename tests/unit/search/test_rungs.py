@@ -42,7 +42,7 @@ def test_rungs_are_steps_that_have_a_value(max_steps: int, interval: Any, keys: 
         (100, 0, {}, "has no step to pause at"),
     ],
 )
-def test_a_run_without_such_a_step_is_refused(max_steps: int, interval: int, keys: Any, sentence: str) -> None:
+def test_a_run_without_such_a_step_is_rejected(max_steps: int, interval: int, keys: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         rungs_of(settings(**keys), config(max_steps, interval))
 

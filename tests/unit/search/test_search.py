@@ -255,7 +255,7 @@ def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None
         study.run()
 
 
-def test_a_study_whose_configuration_changed_is_refused(tmp_path: Path) -> None:
+def test_a_study_whose_configuration_changed_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         search(tmp_path, ToyRunner(tmp_path, breaks=die), n_trials=1).run()
     study = search(tmp_path, ToyRunner(tmp_path), n_trials=1)

@@ -48,6 +48,6 @@ def test_the_pruner_follows_where_trials_run(overrides: list[str], pruner: str) 
         (["hpo.n_trials=0"], "hpo.n_trials=0: should be a whole number greater than 0"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(overrides: list[str], sentence: str) -> None:
+def test_settings_that_do_not_fit_are_rejected(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         settings(*overrides)

@@ -1,4 +1,4 @@
-"""Trials as SLURM jobs, with a queue in this process: preempted, failed, cancelled, lost, adopted and refused ones."""
+"""Trials as SLURM jobs, with a queue in this process: preempted, failed, cancelled, lost, adopted and rejected ones."""
 
 from collections import Counter
 from collections.abc import Callable

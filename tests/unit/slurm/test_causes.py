@@ -46,8 +46,8 @@ def test_slurm_says_what_a_signal_meant(what, signum, cause, action):
     found = cause_of(parse_job(ANSWERS[what]), signum, restarts=0)
     assert found == cause
     assert decide(found, Budget(), before=1000).action == action
-    refused = decide(found, NEVER, before=0)
-    assert refused.action == ("fail" if action == "requeue" else "leave")
+    rejected = decide(found, NEVER, before=0)
+    assert rejected.action == ("fail" if action == "requeue" else "leave")
 
 
 def test_a_second_start_is_no_requeue():

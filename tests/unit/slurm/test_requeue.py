@@ -139,7 +139,7 @@ def test_a_run_without_a_record_gets_none(slurm, folder):
 
 def test_a_refused_requeue_fails_the_run(slurm, folder):
     slurm.answer("preempted, with a grace")
-    slurm.refuse("Requested operation is presently disabled for job 6")
+    slurm.reject("Requested operation is presently disabled for job 6")
     assert leave(folder).code == 1
     outcome, reason = state(folder)
     assert outcome == "failed" and "could not be requeued: scontrol requeue failed: Requested operation" in reason
@@ -147,7 +147,7 @@ def test_a_refused_requeue_fails_the_run(slurm, folder):
 
 def test_a_requeue_that_slurm_did_first_is_no_failure(slurm, folder):
     slurm.answer("preempted, with a grace", "preempted without a grace, REQUEUE")
-    slurm.refuse("Job is pending execution")
+    slurm.reject("Job is pending execution")
     assert leave(folder).code == 143
     assert state(folder)[0] == "preempted"
 
@@ -179,9 +179,9 @@ def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(slurm, 
     assert state(folder)[0] == ("preempted" if requeues else "cancelled")
 
 
-@pytest.mark.parametrize(("grace", "is_refused"), [("0", True), ("30", False)])
-def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypatch, capsys, grace, is_refused):
-    """The job is in the queue already, so its next start is refused."""
+@pytest.mark.parametrize(("grace", "is_rejected"), [("0", True), ("30", False)])
+def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypatch, capsys, grace, is_rejected):
+    """The job is in the queue already, so its next start is rejected."""
     monkeypatch.setenv("SLURM_JOB_PARTITION", "nograce")
     (slurm.folder / "config").write_text(f"PartitionName=nograce GraceTime={grace} PreemptMode=REQUEUE\n")
     slurm.answer("preempted without a grace, REQUEUE")
@@ -189,7 +189,7 @@ def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypa
     slurm.answer("started again, not touched")
     policy = Requeue(folder, "6", Budget(max_preemptions=0))
     policy.restarts = 1
-    if not is_refused:  # a user's own requeue
+    if not is_rejected:  # a user's own requeue
         policy.begin()
         return
     with pytest.raises(SystemExit) as end:
@@ -284,7 +284,7 @@ def test_restarts_without_progress_end(slurm, folder):
 
 
 @pytest.mark.parametrize(
-    ("answer", "trained", "is_refused"),
+    ("answer", "trained", "is_rejected"),
     [
         ("preempted, with a grace", False, False),
         ("preempted without a grace, REQUEUE", False, False),
@@ -292,11 +292,11 @@ def test_restarts_without_progress_end(slurm, folder):
         ("at its time limit", False, True),
     ],
 )
-def test_only_a_start_that_had_the_time_to_save_is_fruitless(slurm, folder, answer, trained, is_refused):
+def test_only_a_start_that_had_the_time_to_save_is_fruitless(slurm, folder, answer, trained, is_rejected):
     for start in range(4):
         slurm.answer("killed by hand")
         policy = Requeue(folder, "6", Budget(max_fruitless_restarts=2), sleep=lambda seconds: None)
-        if is_refused and start == 3:
+        if is_rejected and start == 3:
             with pytest.raises(SystemExit):
                 policy.begin()
             assert "3 times in a row" in state(folder)[1]

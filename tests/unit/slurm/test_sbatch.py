@@ -49,7 +49,7 @@ def test_slurms_notation_of_a_time_limit(time, expected):
     assert seconds(time) == expected
 
 
-def test_a_malformed_time_limit_is_refused():
+def test_a_malformed_time_limit_is_rejected():
     with pytest.raises(ConfigError, match=r"dispatch\.time='soon': should be minutes"):
         SlurmDispatch(time="soon")
 
@@ -92,7 +92,7 @@ def test_a_container_is_around_python_or_srun():
         ({"array": "0-3"}, r"dispatch\.sbatch\.array: Launcher makes the array; use -m"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(sbatch, sentence):
+def test_flags_that_cannot_work_are_rejected(sbatch, sentence):
     with pytest.raises(ConfigError, match=sentence):
         SlurmDispatch(sbatch=sbatch)
 

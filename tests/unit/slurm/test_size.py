@@ -35,6 +35,6 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
         ({"no_kill": True, "nodes": 4}, r"use dispatch\.spares=1 or a range, e\.g\. dispatch\.nodes=1-4\."),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings, sentence):
+def test_what_does_not_fit_together_is_rejected(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
         SlurmDispatch(**settings)

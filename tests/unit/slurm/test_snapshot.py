@@ -105,7 +105,7 @@ def written(top: Path, name: str, text: str = "") -> None:
 
 
 @pytest.mark.parametrize("is_repository", [False, True])
-def test_without_a_commit_it_is_refused(tmp_path, monkeypatch, is_repository):
+def test_without_a_commit_it_is_rejected(tmp_path, monkeypatch, is_repository):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     if is_repository:
@@ -151,6 +151,6 @@ def folder_in(parent: Path, name: str) -> Path:
     return parent / name
 
 
-def test_a_removed_snapshot_is_refused(repository, tmp_path):
+def test_a_removed_snapshot_is_rejected(repository, tmp_path):
     with pytest.raises(ConfigError, match="snapshot of its code was removed"):
         lines(tmp_path / "gone")

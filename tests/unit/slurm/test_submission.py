@@ -68,7 +68,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("error", [ConfigError("SLURM refused it."), OSError("disk full"), SystemExit(143)])
+@pytest.mark.parametrize("error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)])
 def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     record = RunRecord(folder)
     record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
@@ -145,7 +145,7 @@ def test_a_folder_that_another_command_removes_meanwhile_is_made_again(tmp_path,
         assert (tmp_path / ".slurm" / "run.lock").exists()
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_rejected(tmp_path):
     (tmp_path / ".slurm").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be written"), one_at_a_time(tmp_path, pause=0):
         raise AssertionError
@@ -161,7 +161,7 @@ def test_the_lock_of_a_killed_command_is_taken_over(tmp_path):
     assert not lock.exists()
 
 
-def test_outputs_that_cannot_be_written_are_refused(tmp_path):
+def test_outputs_that_cannot_be_written_are_rejected(tmp_path):
     (tmp_path / "outputs").write_text("a file")
     sentence = r"cannot be written \(Not a directory\).*paths\.outputs=DIR"
     with pytest.raises(ConfigError, match=sentence), one_at_a_time(tmp_path / "outputs"):

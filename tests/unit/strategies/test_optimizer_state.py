@@ -82,7 +82,7 @@ def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path: Path) -> None
     assert torch.equal(*ends)
 
 
-def test_another_optimizer_s_state_is_refused(tmp_path: Path) -> None:
+def test_another_optimizer_s_state_is_rejected(tmp_path: Path) -> None:
     model = Halves()
     step(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), with_rare=True)
     saved, groups = write(tmp_path / "saved", model, optimizer)

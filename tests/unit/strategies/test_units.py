@@ -1,4 +1,4 @@
-"""What is sharded as one, what is recomputed, and what is refused: looks at modules, without ranks."""
+"""What is sharded as one, what is recomputed, and what is rejected: looks at modules, without ranks."""
 
 import copy
 

@@ -25,9 +25,9 @@ def test_what_is_not_chosen_is_not_imported():
 
 
 def test_a_missing_library_is_one_sentence():
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         build_trackers(NODES)["files"].check("tracker.files")
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
     )
 

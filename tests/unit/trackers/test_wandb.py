@@ -259,9 +259,9 @@ def test_the_group_is_the_sweep(tmp_path):
 
 
 def test_a_missing_key_is_one_sentence():
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         WandbTracker().check("tracker.wandb")
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "tracker.wandb: no API key for api.wandb.ai; run `wandb login`, set WANDB_API_KEY, or use "
         "tracker.wandb.mode=offline and send the run later with launcher.runs sync."
     )

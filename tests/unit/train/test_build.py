@@ -113,7 +113,7 @@ def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixtur
     assert "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16" in caplog.text
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
+def test_a_batch_that_does_not_divide_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"):
         step_plan(TrainerSettings(1), 12, 5, Precision())
 

@@ -88,7 +88,7 @@ def test_what_epochs_are_counted_in_is_no_part_of_the_id() -> None:
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
-def test_a_stream_without_a_length_is_refused() -> None:
+def test_a_stream_without_a_length_is_rejected() -> None:
     config = compose(["data=custom", "data.dataset._target_=itertools.count", "model=mlp", "trainer.max_epochs=1",
                       "run.name=a", "run.id=b"])  # fmt: skip
     with pytest.raises(ConfigError, match=r"trainer\.max_epochs=1.*: the training data have no length"):

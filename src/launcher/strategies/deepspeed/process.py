@@ -63,7 +63,7 @@ def redirect_log(verbose: bool) -> None:
 
 def is_relevant(record: logging.LogRecord) -> bool:
     """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested; those that fail are
-    refused."""
+    rejected."""
     return "untested optimizer" not in record.getMessage()
 
 
@@ -72,7 +72,7 @@ def check(config: dict[str, Any], source: str) -> None:
     Args:
         source: how the sentence of an error begins.
     Raises:
-        ConfigError: DeepSpeed refuses the configuration, or this device does not support fp16.
+        ConfigError: DeepSpeed rejects the configuration, or this device does not support fp16.
     """
     from deepspeed import DeepSpeedConfig
     from deepspeed.accelerator import get_accelerator
@@ -83,7 +83,7 @@ def check(config: dict[str, Any], source: str) -> None:
     try:
         DeepSpeedConfig(dict(config))
     except Exception as error:  # of several kinds, pydantic's among them
-        raise ConfigError(f"{source}: DeepSpeed refuses it: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{source}: DeepSpeed rejects it: {' '.join(str(error).split())}") from error
 
 
 def scaler_state(engine: Any) -> dict[str, Any]:

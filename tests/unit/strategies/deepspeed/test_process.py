@@ -16,11 +16,11 @@ def test_the_extra_installs_the_tested_range() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.9.5", "0.17.6", "0.20.0", "0.20.1", "1.0.0"])
-def test_a_version_that_is_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_version_that_is_not_tested_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         process.require()
-    assert refused.value.sentences == [
+    assert rejected.value.sentences == [
         f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{process.TESTED}'."
     ]
 
