@@ -23,7 +23,7 @@ help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
 	@echo 'make check        lint, types, unit tests: a few minutes (ARGS="-k lock" chooses tests)'
 	@echo 'make test         lint, types, all tests'
-	@echo 'make lint         lint, types'
+	@echo 'make lint         lint, types, the words of docstrings and pages'
 	@echo 'make format       format the code, fix what ruff can fix'
 	@echo 'make reference    write docs/reference.md from conf/ and the signatures'
 	@echo 'make docs         build the documentation as a site, build/site/index.html (ARGS=serve: on localhost, live)'
@@ -43,6 +43,7 @@ PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgr
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/python docs/check_words.py
 	$(VENV)/bin/mypy
 
 # Some tests wait for a process or a timer: a third worker uses the cores meanwhile.
@@ -85,7 +86,7 @@ wheel: $(VENV)/.installed-test
 
 # The unit tests under the oldest versions that pyproject.toml allows (RESOLUTION=lowest-direct), or the newest (highest).
 RESOLUTION ?= lowest-direct
-VERSIONS_EXTRAS := dev,lion,metrics,optuna,pictures,remote,slurm,statistics,tensorboard,wandb
+VERSIONS_EXTRAS := dev,digits,lion,metrics,mlflow,optuna,pictures,remote,slurm,statistics,tensorboard,wandb
 versions:
 	rm -rf $(VENV)-versions
 	$(PYTHON) -m venv $(VENV)-versions

@@ -1,1 +1,1 @@
-"""What Launcher costs, compared with others: `python -m benchmarks --help`."""
+"""Benchmarks of Launcher and of others: `python -m benchmarks --help`."""

@@ -25,7 +25,7 @@ def is_available() -> bool:
 
 
 class Counter:
-    """In the program that callgrind runs: counts between `start` and `stop`. Elsewhere it does nothing."""
+    """Counter in the program that callgrind runs: counts between `start` and `stop`. Elsewhere it does nothing."""
 
     def __init__(self) -> None:
         self._code = mmap.mmap(-1, len(REQUEST), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -1,4 +1,4 @@
-"""What a checkpoint costs, side by side with others in one run: a model with AdamW, 12 bytes of state a parameter.
+"""Cost of a checkpoint, side by side with others in one run: a model with AdamW, 12 bytes of state a parameter.
 
     python benchmarks/checkpoint.py                        # 100 million parameters, 1.2 GB
     python benchmarks/checkpoint.py --millions 25 --repeats 3
@@ -94,7 +94,7 @@ class Contender:
         """Nothing is in flight."""
 
     def durable_at(self) -> float:
-        """On the clock of time.perf_counter, after `finish`."""
+        """Time on the clock of time.perf_counter, after `finish`."""
         return time.perf_counter()
 
     def load(self) -> None:
@@ -222,7 +222,7 @@ class DcpAsync(Dcp):
 
 
 class DcpCached(DcpAsync):
-    """With one stager that keeps its buffers."""
+    """Saves with one stager that keeps its buffers."""
 
     name = "DCP async, kept stager"
 
@@ -500,7 +500,7 @@ EXITS = {
 
 
 def exit_seconds(command_of: Callable[[Path, int, int], list[str]], millions: float, folder: Path) -> float:
-    """Of a program with a model of about this size."""
+    """Measure the exit of a program with a model of about this size."""
     layers = 12
     folder.mkdir()
     command = [sys.executable, *command_of(folder, round((millions * 1e6 / layers) ** 0.5), layers)]

@@ -1,4 +1,4 @@
-"""What a composed loop costs: instructions a step of `python -m launcher`'s own trainer for a small model, over a
+"""Cost of a composed loop: instructions a step of `python -m launcher`'s own trainer for a small model, over a
 hand-written loop of the same model, optimizer, scheduler and loader."""
 
 from collections.abc import Callable

@@ -111,7 +111,7 @@ def first_batch_at(samples: int) -> Callable[[bool], float]:
 
 
 def text(size: int, figure: str) -> Callable[[bool], float]:
-    """Of a text of that many bytes, from its files to the first batch."""
+    """Measure a text of that many bytes, from its files to the first batch."""
 
     def contender(quick: bool) -> float:
         import numpy as np
@@ -203,7 +203,7 @@ def metrics(lines: int, of_a_step: bool) -> Callable[[bool], float]:
 
 
 def parse(lines: int) -> Callable[[bool], float]:
-    """What it takes to parse each line."""
+    """Measure the parsing of each line."""
 
     def contender(quick: bool) -> float:
         line = json.dumps(

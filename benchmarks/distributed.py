@@ -16,7 +16,7 @@ RANKS = 2
 
 
 def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
-    """In a rank: CPU milliseconds a step, of each turn."""
+    """Return a rank's CPU milliseconds a step, of each turn."""
     import torch.distributed as dist
     from hydra.utils import instantiate
     from torch.distributed.fsdp import fully_shard

@@ -10,7 +10,7 @@ node for a second.
     steps lost     computed, and computed again later, since no checkpoint had them
     useful share   of the steps computed, those that did not have to be computed again
     goodput        time that the undisturbed steps take, in the time from submission to the last run's end
-    weights        runs that end with the weights of the undisturbed run, to the bit
+    weights        runs that end with the weights of the undisturbed run, bit-exact
 """
 
 import argparse

@@ -13,7 +13,7 @@ from benchmarks.measure import Benchmark, Figure, NotRun
 
 WARM_UP, STEPS, QUICK_STEPS = 10, 40, 5
 TOKENS = 16384
-"""Of a step of the small shape; the large one takes half."""
+"""Tokens of a step of the small shape; a step of the large one has half."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Shape:
         ]  # fmt: skip
 
     def flops(self, parameters: int) -> float:
-        """Of a step: 6 for each parameter and token, and attention (Chowdhery et al. 2022, appendix B,
-        arXiv:2204.02311). The tied embedding counts as the output layer that it is."""
+        """Floating-point operations of a step: 6 for each parameter and token, and attention (Chowdhery et al. 2022,
+        appendix B, arXiv:2204.02311). The tied embedding counts as the output layer that it is."""
         tokens = self.batch_size * self.seq_len
         return tokens * (6.0 * parameters + 12.0 * self.num_layers * self.dim * self.seq_len)
 

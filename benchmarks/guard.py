@@ -12,11 +12,11 @@ from benchmarks import callgrind, loop
 from benchmarks.measure import ROOT
 
 LIMITS = {"no hooks": 1.03, "default hooks": 1.08}
-"""Of the ratio; three loops in one process differ by half a percent from three processes."""
+"""Limits of the ratio; three loops in one process differ by half a percent from three processes."""
 
 
 def count() -> None:
-    """In the process that callgrind watches."""
+    """Run in the process that callgrind watches."""
     loop.bare("hand-written")
     loop.by_subclass(list, name="no hooks")
     loop.by_subclass(loop.default_hooks, name="default hooks")

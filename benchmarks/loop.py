@@ -1,4 +1,4 @@
-"""What the loop costs: instructions a step over a hand-written loop, for a step so small that nothing hides it."""
+"""Cost of the loop: instructions a step over a hand-written loop, for a step so small that nothing hides it."""
 
 import gc
 import tempfile
@@ -54,7 +54,7 @@ def bare(name: str = "steps") -> None:
 def by_subclass(
     build_hooks: Callable[[], list[Any]], package: str = "launcher", name: str = "steps", grad_clip: float = CLIPS
 ) -> None:
-    """Of ours, or of a peer with the same contract."""
+    """Loop of ours, or of a peer with the same contract."""
     import importlib
 
     import torch

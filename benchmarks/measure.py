@@ -1,4 +1,4 @@
-"""What a benchmark is, and how its contenders are run: each in a process of its own, in alternating order."""
+"""Benchmarks and the way their contenders are run: each in a process of its own, in alternating order."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ class Row:
     contender: str
     values: list[float] = field(default_factory=list)
     others: list[dict[str, float]] = field(default_factory=list)
-    """What was measured besides, a value of `values` each."""
+    """Further measurements, one for each value of `values`."""
     not_run: str | None = None
     ratio: float | None = None
     goal: float | None = None
@@ -153,7 +153,7 @@ def _answer(done: "subprocess.CompletedProcess[str]") -> Figure:
 
 
 def child(benchmark: Benchmark, contender: str, quick: bool) -> None:
-    """In a contender's process: print the figure as the last line."""
+    """Print the figure as the last line, in a contender's process."""
     try:
         answer: dict[str, Any] = {"figure": benchmark.contenders[contender](quick)}
     except ModuleNotFoundError as error:
@@ -209,7 +209,7 @@ def as_json(results: Mapping[str, list[Row]]) -> str:
 
 
 def table(benchmark: Benchmark, rows: list[Row]) -> str:
-    """In Markdown."""
+    """Print the table in Markdown."""
     others = list(dict.fromkeys(unit for row in rows for each in row.others for unit in each))
     heads = ["", benchmark.unit, "ratio", "goal", *others]
     lines = [f"### {benchmark.title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]

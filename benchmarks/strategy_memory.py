@@ -1,6 +1,5 @@
-"""What one rank holds under each strategy: bytes of parameters, gradients and optimizer state, counted tensor by
-tensor, compared with what they should be; and the most that the process took above what it had before the model was
-built.
+"""Memory of one rank under each strategy: bytes of parameters, gradients and optimizer state, counted tensor by tensor,
+compared with what they should be; and the most that the process took above what it had before the model was built.
 
     python benchmarks/strategy_memory.py                      # every row, a Markdown table
     python benchmarks/strategy_memory.py 'fsdp ×2' --dim 256  # one row, a smaller model
@@ -36,7 +35,7 @@ ROWS: dict[str, tuple[int, int, list[str]]] = {
 }
 STEPS = 3
 SAMPLES = 2
-"""Of each rank, so that all have as many activations."""
+"""Batch size of each rank, so that all have as many activations."""
 
 
 def settings(dim: int, ranks: int) -> list[str]:
@@ -55,7 +54,7 @@ def held(tensors: list[Any]) -> int:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """In a rank: train a few steps."""
+    """Train a few steps in a rank."""
     import torch
     import torch._dynamo  # what strategies import when they are built is no memory of the model's
     import torch.distributed.fsdp
@@ -98,7 +97,7 @@ def status(key: str) -> int:
 
 
 def run(ranks: int, overrides: list[str], dim: int) -> list[dict[str, Any]]:
-    """What each rank counted."""
+    """Counts of each rank."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "overrides.json").write_text(json.dumps([*settings(dim, ranks), *overrides]))

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 10
-"""In a turn: the interval of the default hooks."""
+"""Steps of a turn: the interval of the default hooks."""
 VARIABLE = "BENCHMARK_TURNS"
-"""Of the environment: the folder of the pipes, the number of this contender, how many there are."""
+"""Environment variables: the folder of the pipes, the number of this contender, how many there are."""
 
 
 class Ring:
-    """In the process that starts the contenders."""
+    """Turns in the process that starts the contenders."""
 
     def __init__(self, folder: Path, contenders: int, ranks: int):
         self.folder, self.contenders = folder, contenders
@@ -50,7 +50,7 @@ def _pipe(folder: Path, rank: int, number: int) -> int:
 
 
 class Turns:
-    """In a contender's process.
+    """Turns in a contender's process.
 
     Attributes:
         steps: that a contender must train, over all turns.
@@ -75,7 +75,8 @@ class Turns:
         return self.milliseconds
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Those of `loader`. A step lasts until the next batch is fetched: train one step more than `steps`."""
+        """Yield the batches of `loader`. A step lasts until the next batch is fetched: train one step more than
+        `steps`."""
         batches = iter(loader)
         for turn in range(1 + self.count):
             start = self._begin()

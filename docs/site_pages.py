@@ -9,11 +9,11 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 REPOSITORY_FILE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
 """A link to a file that the site does not have: its text stays."""
 LOADED = re.compile(r"<(?:script|link|img)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
-"""What a page would load from the network."""
+"""Tags that would load something from the network."""
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import launcher
 from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -106,6 +107,17 @@ def test_each_dependency_has_a_tested_version(extra):
 def test_tested_versions_are_the_same_everywhere():
     for name, version in pins().items():
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}: a label of one build, or no exact version"
+
+
+def test_pre_commit_has_the_tested_versions():
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    pinned = dict(re.findall(r"([\w-]+)==([\w.]+)", text))
+    assert {"ruff", "mypy", "torch"} <= pinned.keys()
+    assert {name: pins()[canonicalize_name(name)] for name in pinned} == pinned
+
+
+def test_the_citation_has_the_version_of_the_package():
+    assert f"\nversion: {launcher.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_all_means_every_extra_of_users():

@@ -68,7 +68,7 @@ def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
     try:
         saved = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"data.files: {path}: is no folder of save_to_disk ({reason(error)}).") from error
+        raise ConfigError(f"data.files: {path}: is not a folder of save_to_disk ({reason(error)}).") from error
     if isinstance(saved, datasets.DatasetDict):
         splits = list(saved)
         raise ConfigError(f"data.files: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}.")

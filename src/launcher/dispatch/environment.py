@@ -22,7 +22,7 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
         _translate_local(env)
     if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         _translate(env)
-    return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")  # `check_ranks` rejects what is no number
+    return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")  # `check_ranks` rejects all but a number
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:

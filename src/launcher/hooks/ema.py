@@ -27,8 +27,8 @@ class EmaHook(BaseHook):
         use_buffers: also average floating-point buffers. Otherwise an average goes with the model's present buffers.
         name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
         interval: steps between updates; the decay of an update is then decay^interval.
-        warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the first weights are soon forgotten; 0:
-            no warm-up.
+        warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights are soon
+            forgotten; 0: no warm-up.
         device: where the averages are kept, such as cpu; None: where the weights are.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics, the best checkpoint
             and early stopping then use the average.

@@ -80,7 +80,7 @@ class JsonlHook(BaseHook):
         expected, of = self._saved_lines.get("count", 0), self._saved_lines.get("of")
         if of == self._name() and self._count < expected:
             trainer.logger.error(
-                "%s has %d of the %d lines that the checkpoint of step %d knows of; the others are lost.",
+                "%s has %d of the %d lines that the checkpoint of step %d records; the others are lost.",
                 self.path, self._count, expected, trainer.step,
             )  # fmt: skip
         is_whole = (self._count, self._last) == (expected, self._saved_lines.get("last"))

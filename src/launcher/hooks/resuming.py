@@ -182,7 +182,7 @@ class CheckpointRestorer:
     def _refuse_to_start_over(self, trainer: TrainerView) -> None:
         """
         Raises:
-            ConfigError: run.json knows of a checkpoint, so starting at step 0 would lose the run silently.
+            ConfigError: run.json records a checkpoint, so starting at step 0 would lose the run silently.
         """
         try:
             step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")

@@ -22,7 +22,7 @@ def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
     """Check stored overrides, before they are composed.
 
     Raises:
-        ConfigError: they are no overrides, or choose configuration files that the project does not have.
+        ConfigError: they are not overrides, or choose configuration files that the project does not have.
     """
     for word in stored:
         if reaches_out(word):

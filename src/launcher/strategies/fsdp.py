@@ -15,7 +15,7 @@ from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
-from launcher.strategies.first_weights import META, draw, outline, same_draws
+from launcher.strategies.initial_weights import META, draw, outline, same_draws
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import copy_piece

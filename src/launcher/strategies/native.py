@@ -15,7 +15,7 @@ from launcher.process import ranks
 from launcher.process.device import get_device
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
-from launcher.strategies.first_weights import build
+from launcher.strategies.initial_weights import build
 from launcher.strategies.norms import by_mesh, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
@@ -50,7 +50,7 @@ class NativeStrategy(Strategy):
         return self.device
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """The model on this rank's device with its first weights, the same on every rank."""
+        """The model on this rank's device with its initial weights, the same on every rank."""
         model = build(build_model, self.init_context(), self.device)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)

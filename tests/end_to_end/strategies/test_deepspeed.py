@@ -178,7 +178,7 @@ def test_other_parts_agree_with_none(pair: dict[str, list[Any]], alone: dict[str
         assert mine["norms"] == pytest.approx(alone[name][0]["norms"], rel=close)
 
 
-def test_the_first_weights_are_those_of_none(pair: dict[str, list[Any]], alone: dict[str, list[Any]]) -> None:
+def test_the_initial_weights_are_those_of_none(pair: dict[str, list[Any]], alone: dict[str, list[Any]]) -> None:
     for name in ("weights", "weights, bf16"):
         main, other = pair[name]
         assert main["weights"] == alone["weights"][0]["weights"]

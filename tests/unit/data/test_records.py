@@ -57,7 +57,7 @@ def test_rows_of_a_saved_dataset(tmp_path):
     with pytest.raises(ConfigError, match=r"has no column body"):
         list(read_saved(folder, ["body"]))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"empty: is no folder of save_to_disk"):
+    with pytest.raises(ConfigError, match=r"empty: is not a folder of save_to_disk"):
         list(read_saved(tmp_path / "empty", ["text"]))
 
 

@@ -68,7 +68,7 @@ def test_lost_lines_are_reported_and_a_damaged_file_is_kept(
     elif damage != "deleted":
         file.write_bytes(damaged)
     train(tmp_path, 8)
-    assert "lines that the checkpoint of step 5 knows of; the others are lost" in caplog.text
+    assert "lines that the checkpoint of step 5 records; the others are lost" in caplog.text
     assert lines(file) == ([1, 3, 4, 5, 6, 7, 8] if damage == "one line" else [5, 6, 7, 8])
     kept = tmp_path / "metrics.jsonl.damaged"
     if damage == "a folder":

@@ -9,7 +9,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.strategies.auto import auto
-from launcher.strategies.first_weights import materialise
+from launcher.strategies.initial_weights import materialise
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.units import shard_units
 

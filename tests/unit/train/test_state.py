@@ -82,8 +82,9 @@ def test_a_lost_position_is_mentioned(
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adamw": partial(optimizers.adamw, lr=0.1),
     "sgd": partial(optimizers.sgd, lr=0.1, momentum=0.9),
-    "muon": partial(optimizers.muon, lr=0.1),
 }
+if hasattr(torch.optim, "Muon"):  # since torch 2.9
+    OPTIMIZERS["muon"] = partial(optimizers.muon, lr=0.1)
 OURS = {
     name: partial(getattr(schedulers, name), **({} if name == "constant" else {"warmup_steps": 2}))
     for name in ("cosine", "linear", "wsd", "constant_with_warmup", "constant")

@@ -1,4 +1,4 @@
-"""A model's first weights: the same under every strategy and on any number of ranks."""
+"""Initial weights of a model: the same under every strategy and on any number of ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def build(build_model: Callable[[], nn.Module], build_on: torch.device, device: 
 
 
 def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
-    """Build a model and draw its weights on `device`.
+    """Build a model and initialize its weights on `device`.
 
     `init_weights()`, if the model has it, starts from the same random state as the constructor. What a constructor
     computes is lost on the meta device. So a model built there is kept only if its `init_weights()` sets every tensor;

@@ -1,0 +1,62 @@
+"""Checks the English of docstrings, comments, messages and pages: `make lint` runs it.
+
+CONTRIBUTING.md has the rules. A line that must break one ends with `words: ok` in a comment.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE, PAGES = ("src", "benchmarks", "docs"), ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+OPENERS = re.compile(r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b")
+"""First words that a docstring does not have: it begins with a verb or a noun phrase."""
+WORDS = {
+    r"\brefus(e|es|ed|ing)\b": "reject, raise",
+    r"\bto the bit\b": "bit-exact, bitwise identical",
+    r"\bis no (number|folder|list|text|file|flag)\b": "is not a ...",
+    r"\bare no (overrides|resources|tracebacks|numbers)\b": "are not ...",
+    r"\b(fifths|thirds) of\b": "a percentage",
+    r"\bdraws? (its |the )?weights\b": "initialize",
+    r"\bfirst weights\b": "initial weights",
+    r"\bgoes on\b": "resumes",
+    r"\bsays of\b|\bknows of\b": "records, contains",
+}
+"""Patterns, and the field's words to use in their place."""
+EXCEPTIONS = ("equal to the bit (", "words: ok")
+"""Texts whose lines are not checked: the output of `runs replay`."""
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, of attributes too."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text.strip()
+
+
+def problems() -> Iterator[str]:
+    """Yield a line for each broken rule: the place, the text and what to write."""
+    code = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    for path in code:
+        for line, text in docstrings(ast.parse(path.read_text())):
+            if match := OPENERS.match(text):
+                yield f"{path.relative_to(ROOT)}:{line}: begins with {match[0]!r}: begin with a verb or a noun phrase"
+    own = Path(__file__).resolve()
+    for path in [*code, *(page for pattern in PAGES for page in sorted(ROOT.glob(pattern)))]:
+        for number, text in enumerate(path.read_text().splitlines(), 1):
+            if path == own or any(exception in text for exception in EXCEPTIONS):
+                continue
+            for pattern, better in WORDS.items():
+                if match := re.search(pattern, text):
+                    yield f"{path.relative_to(ROOT)}:{number}: {match[0]!r}: write {better}"
+
+
+if __name__ == "__main__":
+    found = list(problems())
+    print("\n".join(found), file=sys.stderr)
+    sys.exit(bool(found))
