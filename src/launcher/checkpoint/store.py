@@ -146,10 +146,14 @@ class CheckpointStore:
         self._delete(self.path(step))
 
     def _delete(self, folder: Path) -> None:
+        shutil.rmtree(self.hide(folder), ignore_errors=True)
+
+    def hide(self, folder: Path) -> Path:
+        """Give a checkpoint the hidden name under which it is deleted; `recover` deletes what a kill leaves there."""
         hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        return hidden
 
     # ----------------------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:

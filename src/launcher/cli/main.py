@@ -30,11 +30,13 @@ from launcher.config.session import (
     run_application,
     session,
 )
+from launcher.dispatch.environment import join_ranks
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import collector
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import ending_with_reader
+from launcher.rundir.space import over_quota
 
 BAD_COMMAND = 2
 
@@ -184,6 +186,7 @@ class Validation(Callback):
         fix_name(config)
         _check(schema.validate, config)
         _note_existing(Path(config.run.dir))
+        _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         """The last callback. Otherwise Hydra would print its own line about a failed job, and raise its error."""
@@ -195,6 +198,16 @@ class Validation(Callback):
         collector.resume()  # before thousands of runs are composed
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))
+        _warn_of_quota(config)
+
+
+def _warn_of_quota(config: DictConfig) -> None:
+    """Warn once a command, where it is given: `paths.quota` is exceeded."""
+    quota = config.paths.get("quota")
+    if quota is None or (join_ranks() and os.environ["RANK"] != "0"):
+        return
+    if warning := over_quota(expanded(config.paths.outputs), str(quota)):
+        print(f"! {warning}", file=sys.stderr, flush=True)
 
 
 def _note_existing(folder: Path) -> None:

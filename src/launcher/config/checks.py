@@ -16,6 +16,7 @@ from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
+from launcher.rundir.space import parse_size
 
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""
@@ -43,6 +44,9 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
+    quota = get(tree, "paths.quota")
+    if isinstance(quota, str) and parse_size(quota) is None:
+        yield Fault("paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB.")
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 

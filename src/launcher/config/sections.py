@@ -35,6 +35,7 @@ class RunSettings:
 @dataclass(frozen=True)
 class PathsSettings:
     outputs: str
+    quota: str | PositiveInt | None = None
 
 
 @dataclass(frozen=True)

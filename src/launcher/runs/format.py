@@ -48,12 +48,3 @@ def best(record: dict[str, Any]) -> str:
     if not isinstance(value, dict):
         return "-"
     return f"{number(value.get('value'))} ({value.get('metric')}, step {value.get('step')})"
-
-
-def size(bytes: float) -> str:
-    """Bytes in the unit that fits: 512 B, 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if bytes < 1000:
-            return f"{bytes:.0f} {unit}" if unit == "B" else f"{bytes:.1f} {unit}"
-        bytes /= 1000
-    return f"{bytes:.1f} TB"

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
+from launcher.rundir.space import size
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.format import duration, size
+from launcher.runs.format import duration
 from launcher.runs.page import Page
 from launcher.runs.stored_run import StoredRun
 

@@ -9,9 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.format import best, duration, local_time, number, progress, seconds_of, size
+from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
 from launcher.runs.page import Page
 from launcher.runs.stored_run import StoredRun
 
@@ -117,11 +118,6 @@ def checkpoints(run: StoredRun) -> Table:
             entry.name, Text(size(num_bytes), justify="right"), f"{duration(time.time() - changed)} ago", names
         )
     return table
-
-
-def folder_size(folder: Path) -> int:
-    """Bytes in all files below a folder."""
-    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names)
 
 
 def metrics(run: StoredRun) -> Table:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, faults
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, REPLACED, TEMPORARY, CheckpointStore
+from launcher.rundir.space import size
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.format import size
 from launcher.runs.page import Page
 from launcher.runs.stored_run import StoredRun
 
