@@ -35,7 +35,7 @@ class RunSettings:
 @dataclass(frozen=True)
 class PathsSettings:
     outputs: str
-    quota: str | PositiveInt | None = None
+    quota: PositiveInt | str | None = None
 
 
 @dataclass(frozen=True)
