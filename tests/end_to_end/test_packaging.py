@@ -69,7 +69,7 @@ def test_a_package_index_gets_a_readme_without_broken_links(wheel):
     assert "Content-Type: text/markdown" in metadata and "\n# Launcher\n" in metadata
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert targets and all(target.startswith("https://") for target in targets)
-    assert "Resuming (`docs/resume.md`)" in metadata
+    assert "resuming (`docs/resume.md`)" in metadata and "terminal.svg" not in metadata
 
 
 def test_every_link_of_the_readme_leads_somewhere():
