@@ -44,7 +44,9 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
-    quota = get(tree, "paths.quota")
+    prices, quota = get(tree, "paths.prices"), get(tree, "paths.quota")
+    if isinstance(prices, str) and not expanded(prices).is_file():
+        yield Fault("paths.prices", show(prices, 200), "there is no such file.")
     if isinstance(quota, str) and parse_size(quota) is None:
         yield Fault("paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB.")
     yield from _signals(tree)

@@ -36,6 +36,7 @@ class RunSettings:
 class PathsSettings:
     outputs: str
     quota: PositiveInt | str | None = None
+    prices: str | None = None
 
 
 @dataclass(frozen=True)

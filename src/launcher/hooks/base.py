@@ -13,6 +13,7 @@ from torch import nn
 from launcher.config.arguments import check_bounds
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
+from launcher.process.times import Times
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
 
@@ -83,6 +84,8 @@ class RunContext:
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing a file in the run's folder: another process may have taken the run over."""
+    times: Times = field(default_factory=Times)
+    """How long this attempt has evaluated and saved."""
 
 
 class StepInfo(TypedDict, total=False):

@@ -99,12 +99,14 @@ class CheckpointingHook(BaseHook):
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = False
+        self._times = RunContext().times
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
 
     # --------------------------------------------------------------------------------------------------- restoring
     def bind(self, context: RunContext) -> None:
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
+        self._times = context.times
 
     def on_start(self, trainer: TrainerView) -> None:
         self.interval.check(trainer)
@@ -203,7 +205,8 @@ class CheckpointingHook(BaseHook):
         """Save, unless the gradient was not finite: a broken state must not replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
-            self._save(trainer, wait)
+            with self._times.measured("saving"):
+                self._save(trainer, wait)
         elif not was_postponed or wait:
             trainer.logger.warning(
                 "Step %d: no checkpoint is saved, since the update was skipped; the next good step saves one.",
@@ -271,7 +274,8 @@ class CheckpointingHook(BaseHook):
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the save in flight. A failure is logged; a later save tries again."""
         try:
-            getattr(self.saver, finish)()
+            with self._times.measured("saving"):
+                getattr(self.saver, finish)()
         except SaveFailed as error:
             self._report(trainer, error)
         else:

@@ -16,6 +16,7 @@ from launcher.hooks.records import flatten, show
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.rng import isolated_rng
+from launcher.process.times import Times
 from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -56,8 +57,10 @@ class EvaluationHook(BaseHook):
         self.metrics = Metrics(metrics or {})
         self._batches: dict[str, Iterable[Any]] = {}
         self._done_at = -1
+        self._times = Times()
 
     def bind(self, context: RunContext) -> None:
+        self._times = context.times
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
             unnamed = partial(context.val_loader, **limit)
@@ -98,7 +101,8 @@ class EvaluationHook(BaseHook):
             return
         trainer.fire("on_evaluation_start")
         try:
-            metrics = self.measure(trainer)
+            with self._times.measured("evaluating"):
+                metrics = self.measure(trainer)
         finally:
             trainer.fire("on_evaluation_end")
         if metrics is None:

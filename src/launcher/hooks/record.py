@@ -1,13 +1,15 @@
 """Updates `run.json` during training, and reports what has changed since the checkpoint."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.changes import changes_since
 from launcher.checkpoint.manifest import Manifest
-from launcher.hooks.base import BaseHook, Records, TrainerView
+from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten
+from launcher.process.times import Times
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record, run_names
 
@@ -26,11 +28,17 @@ class RecordHook(BaseHook):
 
     record: RunRecord | None = None
     """Set on rank 0 before training."""
+    launched: float
+    """When the work on the run began (see `launcher.process.times`), set before training."""
 
     def __init__(self, config: dict[str, Any], code: dict[str, Any], begin: Callable[[], None]):
         self.config, self.code, self.begin = config, code, begin
         self._loss: Any = None
-        self._is_ready = self._is_noted = False
+        self._is_ready = self._is_noted = self._is_started = False
+        self.launched, self._times = time.time(), Times()
+
+    def bind(self, context: RunContext) -> None:
+        self._times = context.times
 
     def on_ready(self, trainer: TrainerView) -> None:
         source = trainer.resumed_from
@@ -58,6 +66,9 @@ class RecordHook(BaseHook):
         self._is_noted = False
 
     def on_before_step(self, trainer: TrainerView) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self._note_start()
         if not self._is_noted:
             self._note(trainer, trainer.step - 1)  # only now has every hook seen what that step has logged
 
@@ -66,8 +77,14 @@ class RecordHook(BaseHook):
 
     def _note(self, trainer: TrainerView, step: int) -> None:
         if self.record is not None and self._is_ready:
+            self.record.note_times(self._times.seconds)
             self.record.progress(step, loss=self._loss, best=_best(trainer))
         self._is_noted = True
+
+    def _note_start(self) -> None:
+        """The first step begins: all until now was the start, but for an evaluation before it."""
+        before = sum(self._times.seconds.values())
+        self._times.seconds["starting"] = max(0.0, time.time() - self.launched - before)
 
 
 def is_own(checkpoint: Path, workspace: Path | None) -> bool:

@@ -24,10 +24,11 @@ from launcher.config.resolve import escaped, stored
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.jobs.summary import end_lines
+from launcher.jobs.summary import device_kind, end_lines
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
+from launcher.process.times import launched
 from launcher.rundir.files import fsync_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
@@ -35,6 +36,7 @@ from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome
+from launcher.slurm.submission import JobNote
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
@@ -52,6 +54,7 @@ class AttemptLog:
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
         self.record: RunRecord | None = None
         """Record of the attempt, written by rank 0 while it holds the lock."""
+        self.launched = launched()
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
         self._end, self._has_ended = threading.Lock(), False
@@ -104,6 +107,9 @@ class AttemptLog:
                         world_size=self.ranks.world_size,
                         strategy=strategy_name(self.config) if trainer is None else trainer.strategy.name,
                         resume=None if trainer is None else str(self.config.run.get("resume")),
+                        queued=None if (note := JobNote.read(self.folder)) is None else note.submitted,
+                        launched=self.launched,
+                        device=None if trainer is None else device_kind(trainer.device),
                         command=command,
                     )
         except BaseException:

@@ -43,7 +43,7 @@ def train(config: DictConfig) -> dict[str, Any] | None:
                 machine_state(device_name(trainer.device), torch.get_num_threads())
             )
             log.take(trainer)
-            recorder.record = log.record
+            recorder.record, recorder.launched = log.record, log.launched
             logger.info("Run %s", folder.path)
             for line in start_lines(config, trainer):
                 logger.info(line)

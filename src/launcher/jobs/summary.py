@@ -34,7 +34,12 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
 
 
 def device_name(device: torch.device) -> str:
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    return f"{device} ({device_kind(device)})" if device.type == "cuda" else str(device)
+
+
+def device_kind(device: torch.device) -> str:
+    """The name of a GPU, else the type of the device: cpu, mps."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:

@@ -122,20 +122,26 @@ class RunRecord:
         world_size: int,
         strategy: str,
         resume: str | None = None,
+        queued: str | None = None,
+        launched: float | None = None,
+        device: str | None = None,
         code: str | os.PathLike[str] | None = None,
         command: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
-        `resume` is the request (`run.resume`) that it has followed, `code` the folder whose git state is recorded
+        `resume` is the request (`run.resume`) that it has followed, `queued` the time of the submission of its SLURM
+        job, `launched` and `device` are those of `Attempt`, `code` the folder whose git state is recorded
         (default: the working directory), `command` what is stored of the command (see `launcher.config.command`).
         Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
         self._close_killed()
-        number = self.next_number
+        number, job, before = self.next_number, slurm_job_id(), self.attempt
+        if before is not None and job is not None and before.slurm_job_id == job:  # requeued
+            queued = before.ended
         self._roll_back(start_step)
         self.attempts.append(
             Attempt(
@@ -143,10 +149,13 @@ class RunRecord:
                 started=now,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                slurm_job_id=slurm_job_id(),
+                slurm_job_id=job,
                 start_step=start_step,
                 world_size=world_size,
                 resume=resume,
+                queued=None if job is None else queued,
+                launched=None if launched is None else iso(launched),
+                device=device,
             )
         )
         self.data.update(
@@ -214,6 +223,11 @@ class RunRecord:
             self._add_closed(outcome, reason, exit_code)
         self.data["state"] = state
         self._write()
+
+    def note_times(self, seconds: Mapping[str, float]) -> None:
+        """Note where the time of the attempt went so far (`Attempt.seconds`), for the next write."""
+        if self.attempt is not None:
+            self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
 
     def progress(
         self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False

@@ -36,7 +36,8 @@ ATTEMPT_TYPES: dict[str, Any] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
     "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
-    "resume": OPTIONAL_TEXT,
+    "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT, "device": OPTIONAL_TEXT,
+    "seconds": (dict, NoneType),
 }  # fmt: skip
 
 
@@ -62,6 +63,14 @@ class Attempt:
     world_size: int | None = None
     resume: str | None = None
     """The value of `run.resume`, once it was followed."""
+    queued: str | None = None
+    """Since when it had waited for SLURM: submitted, or ended by the attempt before it in the same job."""
+    launched: str | None = None
+    """When SLURM, or a user, launched it. `started` is later: modules are imported and the model is built then."""
+    device: str | None = None
+    """The kind of device of each rank: a GPU's name, or cpu."""
+    seconds: dict[str, float] | None = None
+    """How long it was `starting` (until its first step), `evaluating` and `saving` while training waited."""
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:

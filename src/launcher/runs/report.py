@@ -5,6 +5,7 @@ import argparse
 import html
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -22,6 +23,7 @@ from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
 from launcher.runs.show import forked_from
+from launcher.runs.spent import Spent, spent
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
 
@@ -130,6 +132,7 @@ def report_data(
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
+        "cost": sum((spent(run, time.time()) for run in runs), Spent()).line(),
         "runs": pages,
     }
 
@@ -232,6 +235,7 @@ def described(run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], mo
         "curves": {metric: curve_of(run, points, most) for metric, points in values.items() if points},
         "restarts": {axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES},
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
+        "device_hours": rounded(spent(run, time.time()).device_hours),
     }
 
 

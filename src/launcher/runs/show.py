@@ -14,6 +14,7 @@ from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
 from launcher.runs.page import Page
+from launcher.runs.spent import prices_of, spent
 from launcher.runs.stored_run import StoredRun
 
 
@@ -51,6 +52,7 @@ def facts(run: StoredRun) -> Table:
         "forked from": forked_from(record),
         "loss": number(record.get("loss")),
         "best": best(record),
+        "cost": cost(run) if run.attempts else "",
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
         "commit": commit,
         "versions": ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items()),
@@ -62,6 +64,13 @@ def facts(run: StoredRun) -> Table:
         if value:
             table.add_row(Text(heading, style="bold"), Text(value))
     return table
+
+
+def cost(run: StoredRun) -> str:
+    """Device hours, the effective share of its time, what it did with it, and money where prices are known."""
+    known, prices = spent(run, time.time()), prices_of([run])
+    money = None if prices is None else prices.of(known)
+    return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")
 
 
 def forked_from(record: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import Attempt, read_record
+from launcher.rundir.record_format import Attempt, iso, read_record
 
 
 class Clock:
@@ -92,6 +92,10 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "reason": None,
         "world_size": 1,
         "resume": None,
+        "queued": None,
+        "launched": None,
+        "device": None,
+        "seconds": None,
     }
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
 
@@ -330,6 +334,23 @@ def test_versions_name_only_what_is_imported():
     import numpy
 
     assert versions()["numpy"] == numpy.__version__
+
+
+def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock, monkeypatch):
+    submitted = iso(clock.now - 500)
+    for job, queued in (("77", submitted), ("77", iso(clock.now + 60)), ("78", submitted), (None, None)):
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        if job is not None:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+        record = open_record(folder, clock)
+        more = {"queued": submitted, "launched": clock.now - 5, "device": "cpu"}
+        record.begin_attempt(start_step=0, max_steps=100, world_size=1, strategy="none", **more)
+        record.note_times({"starting": 1.23456})
+        clock.now += 60
+        record.end_attempt("preempted", end_step=0)
+        newest = on_disk(folder)["attempts"][-1]
+        assert (newest["queued"], newest["device"], newest["seconds"]) == (queued, "cpu", {"starting": 1.235})
+        assert newest["launched"] < newest["started"]
 
 
 def test_slurm_job_id(monkeypatch):

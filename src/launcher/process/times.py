@@ -1,0 +1,62 @@
+"""Where the time of an attempt goes: since when a run is worked on, and how long evaluations and saves take."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launcher.process.identity import process_start
+
+_first = True
+
+
+class Times:
+    """Seconds of this process by what it did."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: set[str] = set()
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Add the time in this context to `name`. An inner context of the same name adds nothing."""
+        if name in self._open:
+            yield
+            return
+        self._open.add(name)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._open.discard(name)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def launched(environment: Any = os.environ) -> float:
+    """Seconds since the epoch at which the work on a run began: SLURM started the job, else this process was launched.
+    For a later run of the same process (in a sweep): now.
+
+    Args:
+        environment: the variables of the process.
+    """
+    global _first
+    now, was_first = time.time(), _first
+    _first = False
+    began = environment.get("SLURM_JOB_START_TIME", "")
+    if not was_first:
+        return now
+    if began.isdecimal() and "LAUNCHER_RESTARTED" not in environment:  # that restarts within the job
+        return min(float(began), now)
+    return now - _age()
+
+
+def _age() -> float:
+    """Seconds since this process was launched; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0.0
+    ticks = process_start(os.getpid())
+    if ticks is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK"))

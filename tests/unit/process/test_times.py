@@ -1,0 +1,57 @@
+"""How long an attempt did what, and since when it is worked on."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launcher.process import times
+from launcher.process.times import Times, launched
+
+
+def test_an_inner_context_of_the_same_name_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 11.0, 20.0, 25.0, 30.0])
+    monkeypatch.setattr(times.time, "perf_counter", lambda: next(clock))
+    measured = Times()
+    with measured.measured("saving"), measured.measured("saving"):
+        pass
+    with measured.measured("saving"), measured.measured("evaluating"):
+        pass
+    assert measured.seconds == {"saving": 10.0 + 19.0, "evaluating": 5.0}
+
+
+def test_an_error_is_measured() -> None:
+    measured = Times()
+    with pytest.raises(KeyError), measured.measured("saving"):
+        raise KeyError
+    assert "saving" in measured.seconds
+    with measured.measured("saving"):
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_first_run_of_a_process_began_with_it() -> None:
+    code = "import time; before = time.time(); time.sleep(0.3)\n"
+    code += "from launcher.process.times import launched; print(launched() <= before, launched() > before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_of_the_job"),
+    [
+        ({"SLURM_JOB_START_TIME": "1700000000"}, True),
+        ({"SLURM_JOB_START_TIME": "1700000000", "LAUNCHER_RESTARTED": "1"}, False),
+        ({"SLURM_JOB_START_TIME": ""}, False),
+        ({"SLURM_JOB_START_TIME": "Unknown"}, False),
+        ({}, False),
+    ],
+)
+def test_a_job_began_when_slurm_started_it(
+    environment: dict[str, str], is_of_the_job: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(times, "_first", True)
+    began = launched(environment)
+    assert (began == 1_700_000_000) == is_of_the_job
+    assert began <= time.time()
