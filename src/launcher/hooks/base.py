@@ -85,7 +85,7 @@ class RunContext:
     check_lock: Callable[[], None] = lambda: None
     """Must be called before writing a file in the run's folder: another process may have taken the run over."""
     times: Times = field(default_factory=Times)
-    """How long this attempt has evaluated and saved."""
+    """The time that this attempt has spent on evaluating and saving."""
 
 
 class StepInfo(TypedDict, total=False):

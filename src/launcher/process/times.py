@@ -1,4 +1,4 @@
-"""Where the time of an attempt goes: since when a run is worked on, and how long evaluations and saves take."""
+"""The time of an attempt: since when a run is worked on, and how long evaluations and saves take."""
 
 import os
 import sys

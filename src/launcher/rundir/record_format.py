@@ -70,7 +70,7 @@ class Attempt:
     device: str | None = None
     """The kind of device of each rank: a GPU's name, or cpu."""
     seconds: dict[str, float] | None = None
-    """How long it was `starting` (until its first step), `evaluating` and `saving` while training waited."""
+    """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while training waited."""
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:

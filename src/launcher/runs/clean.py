@@ -33,7 +33,7 @@ KEPT = f"{BEST},{LATEST}"
 
 @dataclass
 class Plan:
-    """What is deleted of one run."""
+    """The deletions from one run."""
 
     run: StoredRun
     folders: list[Path] = field(default_factory=list)
@@ -187,7 +187,7 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
 
 
 def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str], hashes: bool = False) -> Plan:
-    """What would be deleted of a run.
+    """The deletions from a run that a command makes.
 
     Args:
         older, sources: see `protection`.

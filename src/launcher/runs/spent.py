@@ -1,4 +1,4 @@
-"""What a run cost: its time by what it did, device hours, and money."""
+"""The cost of a run: its time by what it did, device hours, and money."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ def hours(value: float) -> str:
 
 
 def spent(run: StoredRun, now: float) -> Spent:
-    """What a run has cost so far.
+    """The cost of a run so far.
 
     Args:
         now: in seconds since the epoch: the end of an attempt that still runs.
@@ -67,7 +67,7 @@ def spent(run: StoredRun, now: float) -> Spent:
 
 
 def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """For each attempt the step from which on its work was lost: the earliest at which a later one started; None for
+    """The step from which on the work of each attempt was lost: the earliest at which a later one started; None for
     the last."""
     starts = [attempt["start_step"] for attempt in attempts]
     return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
@@ -84,7 +84,7 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
 
 
 def spent_by(attempt: Mapping[str, Any], begin: float, end: float, most: int | None, step: int | None) -> Spent:
-    """What one attempt cost.
+    """The cost of one attempt.
 
     Args:
         begin, end: see `span`.
@@ -111,7 +111,7 @@ def spent_by(attempt: Mapping[str, Any], begin: float, end: float, most: int | N
 # ----------------------------------------------------------------------------------------------------------- money
 @dataclass(frozen=True)
 class Prices:
-    """What an hour of a device costs, by a part of its name."""
+    """The price of an hour of a device, by a part of its name."""
 
     by_device: Mapping[str, float]
     currency: str = ""
@@ -143,7 +143,7 @@ class Prices:
         return self.by_device[max(names, key=len)] if names else None
 
     def of(self, spent: Spent) -> float | None:
-        """What the devices cost; None: one of them has no price."""
+        """The price of all device hours; None: one of them has no price."""
         prices = [(self.price(device), seconds) for device, seconds in spent.devices.items()]
         return None if any(price is None for price, _ in prices) else sum((p or 0) * s / 3600 for p, s in prices)
 

@@ -135,4 +135,4 @@ def test_the_verb_prints_runs_and_their_sum(tmp_path: Path, runs: Any, make_run:
         "queued": 0, "starting": 120, "computing": 3 * 3600 - 120, "repeating": 0, "evaluating": 0, "saving": 0
     }  # fmt: skip
     assert (group["device_hours"], group["money"]) == (3, 108)
-    assert "1 device hours, 98 % effective (starting 60s, computing 59m), 36.00" in runs("show", "aa")[1]
+    assert "1 device hours, 98 % effective (starting 1m, computing 59m), 36.00" in runs("show", "aa")[1]
