@@ -36,7 +36,6 @@ from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome
-from launcher.slurm.submission import JobNote
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
@@ -107,7 +106,6 @@ class AttemptLog:
                         world_size=self.ranks.world_size,
                         strategy=strategy_name(self.config) if trainer is None else trainer.strategy.name,
                         resume=None if trainer is None else str(self.config.run.get("resume")),
-                        queued=None if (note := JobNote.read(self.folder)) is None else note.submitted,
                         launched=self.launched,
                         device=None if trainer is None else device_kind(trainer.device),
                         command=command,

@@ -69,6 +69,7 @@ class RunRecord:
             "id": folder.path.name,
             "name": folder.path.parent.name,
             "state": None,
+            "queued": None,
             "step": 0,
             "max_steps": None,
             "checkpoint": None,
@@ -122,7 +123,6 @@ class RunRecord:
         world_size: int,
         strategy: str,
         resume: str | None = None,
-        queued: str | None = None,
         launched: float | None = None,
         device: str | None = None,
         code: str | os.PathLike[str] | None = None,
@@ -131,8 +131,7 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
-        `resume` is the request (`run.resume`) that it has followed, `queued` the time of the submission of its SLURM
-        job, `launched` and `device` are those of `Attempt`, `code` the folder whose git state is recorded
+        `resume` is the request (`run.resume`) that it has followed, `launched` and `device` are those of `Attempt`, `code` the folder whose git state is recorded
         (default: the working directory), `command` what is stored of the command (see `launcher.config.command`).
         Raises OSError when the record cannot be written.
         """
@@ -140,8 +139,8 @@ class RunRecord:
         now = iso(self._began_at)
         self._close_killed()
         number, job, before = self.next_number, slurm_job_id(), self.attempt
-        if before is not None and job is not None and before.slurm_job_id == job:  # requeued
-            queued = before.ended
+        is_requeued = before is not None and before.slurm_job_id == job
+        queued = before.ended if before is not None and is_requeued else self.data["queued"]
         self._roll_back(start_step)
         self.attempts.append(
             Attempt(
@@ -194,7 +193,7 @@ class RunRecord:
         Raises OSError when the record cannot be written.
         """
         self._close_killed()
-        self.data["state"] = "queued"
+        self.data.update(state="queued", queued=self._time())
         self._note_command(command)
         self._write()
 

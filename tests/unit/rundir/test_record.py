@@ -66,6 +66,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "id": "1a2b3c4d",
         "name": "gpt-text",
         "state": "completed",
+            "queued": None,
         "step": 100,
         "max_steps": 100,
         "checkpoint": None,
@@ -337,13 +338,15 @@ def test_versions_name_only_what_is_imported():
 
 
 def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock, monkeypatch):
-    submitted = iso(clock.now - 500)
+    open_record(folder, clock).queue()
+    submitted = iso(clock.now)
+    clock.now += 500
     for job, queued in (("77", submitted), ("77", iso(clock.now + 60)), ("78", submitted), (None, None)):
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         if job is not None:
             monkeypatch.setenv("SLURM_JOB_ID", job)
         record = open_record(folder, clock)
-        more = {"queued": submitted, "launched": clock.now - 5, "device": "cpu"}
+        more = {"launched": clock.now - 5, "device": "cpu"}
         record.begin_attempt(start_step=0, max_steps=100, world_size=1, strategy="none", **more)
         record.note_times({"starting": 1.23456})
         clock.now += 60
