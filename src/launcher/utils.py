@@ -1,4 +1,4 @@
 """trainloop's utilities, under the module name that trainloop uses."""
 
-from launcher.hooks.records import key_average as key_average
-from launcher.hooks.records import map_nested_tensor as map_nested_tensor
+from launcher.compat.trainloop import key_average as key_average
+from launcher.compat.trainloop import map_nested_tensor as map_nested_tensor

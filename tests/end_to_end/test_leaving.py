@@ -25,7 +25,7 @@ ENDLESS = "trainer.max_steps=1000000"
     [
         ("SIGXCPU", ["exit_signals=[SIGXCPU]"], 128 + signal.SIGXCPU),
         ("SIGHUP", ["exit_signals=xcpu", "exit_code=7"], 7),
-        ("SIGQUIT", ["exit_signals=[SIGXCPU]", "exit_code=0", "exit_wait=0.5"], 0),
+        ("SIGQUIT", ["exit_signals=[SIGXCPU]", "exit_code=0", "exit_delay=0.5"], 0),
         ("SIGTERM", ["asynchronous=false"], 128 + signal.SIGTERM),
     ],
 )
@@ -36,7 +36,7 @@ def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> 
     assert steps(tmp_path) == [10, 13]
     last = record(tmp_path)["attempts"][-1]
     assert (last["outcome"], last["signal"], last["exit_code"]) == ("preempted", signum, code)
-    assert ("Saved; leaving in 0.5 s." in done.output) == ("hooks.checkpointing.exit_wait=0.5" in options)
+    assert ("Saved; leaving in 0.5 s." in done.output) == ("hooks.checkpointing.exit_delay=0.5" in options)
 
 
 def test_no_signal_of_that_name(tmp_path: Path) -> None:

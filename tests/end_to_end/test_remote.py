@@ -11,7 +11,7 @@ RUN = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40",
 
 
 def test_a_run_resumes_on_another_disk(tmp_path: Path) -> None:
-    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
+    there = f"hooks.checkpointing.remote=file://{tmp_path}/there"
     whole, outputs = tmp_path / "whole", tmp_path / "outputs"
     assert launch(whole, *RUN).returncode == 0
     assert launch(outputs, *RUN, there, *stop_at(33)).returncode == 143
@@ -26,7 +26,7 @@ def test_a_run_resumes_on_another_disk(tmp_path: Path) -> None:
 
 def test_copies_that_fail(tmp_path: Path) -> None:
     """Training continues and the local checkpoints stay. This run fails; the next one makes up for the copies."""
-    there = f"hooks.checkpointing.path=file://{tmp_path}/there"
+    there = f"hooks.checkpointing.remote=file://{tmp_path}/there"
     gone = "+tracker.gone={_target_:support.broken_disk.BrokenHome,steps:[20,40]}"
     done = launch(tmp_path / "outputs", *RUN, there, gone)
     assert done.returncode == 1 and "Traceback" not in done.output, done.output
@@ -44,12 +44,12 @@ def test_copies_that_fail(tmp_path: Path) -> None:
 
 def test_a_remote_path_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"a file")
-    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path=file://{tmp_path}/there")
-    assert done.returncode == 2 and "hooks.checkpointing.path=file://" in done.output, done.output
+    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.remote=file://{tmp_path}/there")
+    assert done.returncode == 2 and "hooks.checkpointing.remote=file://" in done.output, done.output
 
 
 @pytest.mark.parametrize("scheme", ["nosuch", "gs"])
 def test_an_unknown_scheme(tmp_path: Path, scheme: str) -> None:
-    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.path={scheme}://bucket/x")
-    assert done.returncode == 2 and f"hooks.checkpointing.path={scheme}://bucket/x: " in done.output
+    done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.remote={scheme}://bucket/x")
+    assert done.returncode == 2 and f"hooks.checkpointing.remote={scheme}://bucket/x: " in done.output
     assert not (tmp_path / "outputs").exists()

@@ -155,7 +155,7 @@ def test_a_command_resumes_on_another_disk(
     tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=20", "hooks.checkpointing.interval=5")
-    there = f"hooks.checkpointing.path=s3://{bucket}/all"
+    there = f"hooks.checkpointing.remote=s3://{bucket}/all"
     for name, value in (KEY | {"endpoint_url": server.url}).items():
         monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
     server.faults.append(fault := Fault("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3))

@@ -26,6 +26,7 @@ ORDER = [
     {"api"},
     {"train"},
     {"distributed", "utils"},
+    {"compat"},
     {"hooks"},
     {"trackers"},
     {"checkpoint"},

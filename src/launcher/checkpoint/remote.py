@@ -31,7 +31,7 @@ def open_remote(url: str) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"hooks.checkpointing.path={url}: {str(error).rstrip('.')}.") from error
+        raise ConfigError(f"hooks.checkpointing.remote={url}: {str(error).rstrip('.')}.") from error
     return fs, path
 
 
@@ -147,7 +147,7 @@ class RemoteStore(CheckpointStore):
             bucket = self.base.strip("/").partition("/")[0]
             if self.in_bucket and not self.fs.exists(bucket):
                 raise ConfigError(
-                    f"hooks.checkpointing.path={self.url}: no bucket {bucket}; create it first."
+                    f"hooks.checkpointing.remote={self.url}: no bucket {bucket}; create it first."
                 ) from None
             return []
         matches = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
@@ -221,8 +221,8 @@ class RemoteStore(CheckpointStore):
 
     def _unreachable(self, error: Exception) -> ConfigError:
         return ConfigError(
-            f"hooks.checkpointing.path={self.url}: cannot be reached ({type(error).__name__}: {error}); fix the "
-            "connection, or resume from this machine's checkpoints with hooks.checkpointing.path=checkpoints."
+            f"hooks.checkpointing.remote={self.url}: cannot be reached ({type(error).__name__}: {error}); fix the "
+            "connection, or resume from this machine's checkpoints with hooks.checkpointing.remote=null."
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:

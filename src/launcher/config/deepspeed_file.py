@@ -78,12 +78,12 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
         yield Fault("strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3.")
     if strategy.get("offload_param") is True and strategy.get("zero_stage") != 3:
         yield Fault("strategy.offload_param", "true", "needs strategy.zero_stage=3, which shards parameters.")
-    if get(tree, "trainer.no_sync_accumulate") is False:
+    if get(tree, "trainer.sync_every_micro_batch"):
         yield Fault(
-            "trainer.no_sync_accumulate",
-            "false",
+            "trainer.sync_every_micro_batch",
+            "true",
             "DeepSpeed's stage decides when gradients are exchanged (0 and 1: once a step; 2 and 3: with each "
-            "micro-batch); set trainer.no_sync_accumulate=true.",
+            "micro-batch); set trainer.sync_every_micro_batch=false.",
         )
     if isinstance(strategy.get("config_file"), str):
         path = Path(strategy["config_file"])

@@ -64,9 +64,9 @@ def _digest(hashed: Mapping[str, Any]) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """Return the tree that is hashed: the resolved configuration without the keys of `run.not_identity`, and with the
-    keys of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
-    listed = OmegaConf.select(config, "run.not_identity")  # the schema rejects all but a list
+    """Return the tree that is hashed: the resolved configuration without the keys of `run.identity_exclude`, and with
+    the keys of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
+    listed = OmegaConf.select(config, "run.identity_exclude")  # the schema rejects all but a list
     excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | {"run", "hydra"}
     tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)

@@ -22,6 +22,7 @@ from launcher.config.length import length_faults
 from launcher.config.messages import Fault, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.plain import to_plain
+from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
 from launcher.config.secrets import as_stored, secret_faults
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
@@ -299,7 +300,7 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield Fault(join(path, key), shown, f"{spec.name} takes no {key}{near}")
+            yield Fault(join(path, key), shown, renamed(join(path, key)) or f"{spec.name} takes no {key}{near}")
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)

@@ -22,7 +22,7 @@ SECRET = re.compile(
 DEEPEST = 40
 SHORTEST_TOKEN = 16
 """`token` alone also names words of a vocabulary; a shorter literal is not a secret."""
-RESOLVED = ("paths", "trainer", "run.dir", "run.id", "run.name", "run.resume", "run.not_identity")
+RESOLVED = ("paths", "trainer", "run.dir", "run.id", "run.name", "run.resume", "run.identity_exclude")
 """Keys that are stored resolved: where the run is, and the lengths that listings read."""
 
 

@@ -29,7 +29,7 @@ class RunSettings:
     init_strict: bool = True
     fork_from: str | None = None
     fork_without: list[Literal["optimizer", "data"]] | None = None
-    not_identity: list[str] = field(default_factory=list)
+    identity_exclude: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class TrainerSettings:
     micro_batch_size: PositiveInt | None = None
     max_grad_norm: NonNegativeFloat | None = 1.0
     max_non_finite_grad_retries: NonNegativeInt | None = None
-    max_skipped_steps: PositiveInt = 50
-    max_none_losses: PositiveInt = 100
-    no_sync_accumulate: bool = True
+    max_consecutive_skipped_steps: PositiveInt = 50
+    max_consecutive_none_losses: PositiveInt = 100
+    sync_every_micro_batch: bool = False
     activation_checkpointing: Literal["none", "full"] | PositiveInt = "none"
     compile: bool | dict[str, Any] = False
     deterministic: bool = False
@@ -74,9 +74,9 @@ class HpoSettings:
     sampler: Literal["tpe", "random", "grid", "qmc", "gp", "cmaes", "nsgaii"] = "tpe"
     sampler_options: dict[str, Any] = field(default_factory=dict)
     pruner: Literal["none", "auto", "median", "percentile", "asha", "hyperband"] = "none"
-    eta: Annotated[int, Ge(2)] = 3
+    reduction_factor: Annotated[int, Ge(2)] = 3
     min_steps: PositiveInt | None = None
-    startup_trials: NonNegativeInt = 5
+    n_startup_trials: NonNegativeInt = 5
     warmup_steps: NonNegativeInt = 0
     percentile: Annotated[float, Gt(0), Lt(100)] = 25.0
     enqueue: list[dict[str, Any]] = field(default_factory=list)

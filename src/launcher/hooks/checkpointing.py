@@ -40,24 +40,25 @@ class CheckpointingHook(BaseHook):
         keep_interval: also save at every multiple of this step, and never delete those; 0: none.
         keep_steps: also save at these steps, and never delete those.
         path: relative to the workspace. Outside it, the checkpoints are in `<path>/<name>/<id>`, and the run's
-            `checkpoints` is a link to that folder. With a scheme (s3://bucket/folder) it is a remote copy of
-            `checkpoints`: each checkpoint is copied to `<path>/<name>/<id>`, and the newest is fetched if it is missing
-            here.
+            `checkpoints` is a link to that folder.
         load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
             "never": reject to start if there is one; None: do not look; else "best", a step, or the folder of a
             checkpoint: roll back to it, once, and set later checkpoints aside.
         exit_signals: further signals to save and exit on, by name or number; None: only those that
             `run.signals.install` handles, if any.
         exit_code: "128+signal" or a number.
-        exit_wait: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a time-out.
+        exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a time-out.
         asynchronous: training waits for a copy to host memory, not for the disk.
         write_timeout: seconds without progress after which a writer is abandoned. That save has failed, and training
             waits for each later one.
         best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
         best_mode: whether less or more is better; auto: by the metric's name.
+        remote: a URL (s3://bucket/folder) for a copy of `checkpoints`: each checkpoint is copied to
+            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here. None: no copy.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal; a scheme that fsspec does not have, or whose package is not installed.
+        ConfigError: an unknown signal; a `remote` with a scheme that fsspec does not have, or whose package is not
+            installed; a `path` that is a URL.
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
@@ -72,11 +73,12 @@ class CheckpointingHook(BaseHook):
         load: str | int | Path | None = "latest",
         exit_signals: signal.Signals | str | int | list[signal.Signals | str | int] | None = None,
         exit_code: Literal["128+signal"] | int = "128+signal",
-        exit_wait: NonNegativeFloat | timedelta = 0.0,
+        exit_delay: NonNegativeFloat | timedelta = 0.0,
         asynchronous: bool = True,
         write_timeout: PositiveFloat = 600.0,
         best_metric: str | None = None,
         best_mode: Literal["auto", "min", "max"] = "auto",
+        remote: str | None = None,
     ):
         if isinstance(interval, int) and interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")
@@ -84,12 +86,13 @@ class CheckpointingHook(BaseHook):
             raise ValueError(f"exit_code={exit_code!r}: should be '128+signal' or a number.")
         self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
-        self.remote = str(path) if "://" in str(path) else None
-        self.path, self.load = "checkpoints" if self.remote else path, load
-        if self.remote:
-            open_remote(self.remote)
+        if "://" in str(path):
+            raise ConfigError(f"hooks.checkpointing.path={path}: is a URL; use hooks.checkpointing.remote={path}.")
+        self.path, self.load, self.remote = path, load, remote
+        if remote is not None:
+            open_remote(remote)
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
-        self.exit_wait = exit_wait.total_seconds() if isinstance(exit_wait, timedelta) else exit_wait
+        self.exit_delay = exit_delay.total_seconds() if isinstance(exit_delay, timedelta) else exit_delay
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
@@ -130,7 +133,7 @@ class CheckpointingHook(BaseHook):
             if "config.yaml" in self.texts or not root.is_relative_to(workspace):
                 own = run_names(workspace)
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
-        if self.remote:
+        if self.remote is not None:
             return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, own)
         return CheckpointStore(root, trainer.logger, link, own)
 
@@ -297,10 +300,10 @@ class CheckpointingHook(BaseHook):
         )  # fmt: skip
 
     def _leave(self, trainer: TrainerView, signum: int) -> None:
-        if self.exit_wait:
-            trainer.logger.info("Saved; leaving in %g s.", self.exit_wait)
-            deadline.progress(self.exit_wait)
-            time.sleep(self.exit_wait)
+        if self.exit_delay:
+            trainer.logger.info("Saved; leaving in %g s.", self.exit_delay)
+            deadline.progress(self.exit_delay)
+            time.sleep(self.exit_delay)
         raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
 
     def on_close(self, trainer: TrainerView) -> None:

@@ -196,10 +196,6 @@ class EmaHook(BaseHook):
         self._updates, self._updated_at = saved.get("updates", 0), saved.get("updated_at", 0)
 
 
-EMAHook = EmaHook
-"""Its name in trainloop 0.11."""
-
-
 class _Staging:
     """Copies the weights to the host. The copy is queued behind the step that computed them; training does not wait for
     it."""

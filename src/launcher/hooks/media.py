@@ -140,12 +140,6 @@ class MediaHook(BaseHook):
         self._is_reported = True
 
 
-class ImageFileLoggerHook(MediaHook):
-    """A `MediaHook` under trainloop's name, which writes images to `visualizations/<step>/`."""
-
-    image_folder = "visualizations"
-
-
 def remove_steps_after(folder: Path, step: int) -> None:
     """Remove the folders of later steps, which a resumed run writes again."""
     for each in folder.iterdir() if folder.is_dir() else ():

@@ -54,10 +54,6 @@ class MemoryHook(BaseHook):
         trainer.logger.info("Peak memory: %s.", each)
 
 
-CudaMaxMemoryHook = MemoryHook
-"""Its name in trainloop."""
-
-
 def max_memory(device: torch.device) -> float:
     """Return the memory in GiB, see `MemoryHook`."""
     if device.type == "cuda":

@@ -173,7 +173,7 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
-    ignored = tuple(f"{key}{end}" for key in ("run", *config["run"]["not_identity"]) for end in (".", "=", ":"))
+    ignored = tuple(f"{key}{end}" for key in ("run", *config["run"]["identity_exclude"]) for end in (".", "=", ":"))
     sentences = changes_since(newest, dict(config), _code())
     gone = [text for text in sentences if text.endswith("is gone.")]
     unused = [text for text in sentences if text.startswith("versions.") and text.endswith("is new.")]

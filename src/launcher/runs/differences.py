@@ -15,7 +15,7 @@ Row = dict[str, str]
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
     """Find the keys that are not the same in all runs; each run has its values, as typed on a command line.
 
-    Keys of `run.not_identity` are left out: they cannot change the numbers.
+    Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
     Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
     keys, only those are listed that also differ between runs of the same choice. The most informative keys come first:
@@ -75,7 +75,7 @@ def is_group(name: str) -> bool:
 
 def not_counted(runs: Sequence[StoredRun]) -> set[str]:
     """Keys that cannot change a run's numbers."""
-    return {"run", "paths", "hydra"}.union(*(run.not_identity for run in runs))
+    return {"run", "paths", "hydra"}.union(*(run.identity_exclude for run in runs))
 
 
 def counts(key: str, ignored: set[str]) -> bool:

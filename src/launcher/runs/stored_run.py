@@ -19,7 +19,7 @@ from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
 
-NOT_IDENTITY = "run.not_identity"
+NOT_IDENTITY = "run.identity_exclude"
 
 
 @dataclass
@@ -227,8 +227,8 @@ class StoredRun:
         return overrides or []
 
     @property
-    def not_identity(self) -> list[str]:
-        """The keys that its configuration names as `run.not_identity`."""
+    def identity_exclude(self) -> list[str]:
+        """The keys that its configuration names as `run.identity_exclude`."""
         keys = self.settings.get(NOT_IDENTITY)
         return [str(key) for key in keys] if isinstance(keys, list) else []
 

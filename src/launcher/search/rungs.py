@@ -24,7 +24,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     """
     if settings.pruner not in HALVING:
         return []
-    max_steps, eta = int(config["trainer"]["max_steps"]), settings.eta
+    max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
     interval = logged_every(settings.objectives[0], config)
     if settings.min_steps is not None:
         if settings.min_steps < interval:
@@ -37,10 +37,10 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
                 f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use fewer steps than "
                 f"trainer.max_steps={max_steps}."
             )
-        powers = (settings.min_steps * eta**k for k in range(64))
+        powers = (settings.min_steps * factor**k for k in range(64))
         rungs = [step for step in powers if step < max_steps]
     else:
-        steps = {math.ceil(max_steps / eta**k / interval) * interval for k in range(1, MOST_RUNGS + 1)}
+        steps = {math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MOST_RUNGS + 1)}
         rungs = sorted(step for step in steps if step < max_steps)
     if not rungs:
         raise ConfigError(
@@ -65,7 +65,8 @@ def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
     if settings.pruner != "hyperband":
         return 0
     most = len(rungs)
-    weights = [(most + 1) / (most - bracket + 1) * settings.eta ** (most - bracket) for bracket in range(most + 1)]
+    factor = settings.reduction_factor
+    weights = [(most + 1) / (most - bracket + 1) * factor ** (most - bracket) for bracket in range(most + 1)]
     counts = [0] * len(weights)
     bracket = 0
     for total in range(1, number + 2):
@@ -84,11 +85,11 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """A paused trial that is among the best 1/eta of those that have reached its rung; later rungs come first."""
+    """A paused trial among the best 1/reduction_factor of the trials at its rung; later rungs come first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked([trial for trial in trials if trial.bracket == bracket], rung, settings)
-            for trial in ranking[: len(ranking) // settings.eta]:
+            for trial in ranking[: len(ranking) // settings.reduction_factor]:
                 if trial.target == rung and trial.status(settings) == "paused" and is_finite(trial, rung, settings):
                     return trial
     return None

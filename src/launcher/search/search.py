@@ -142,7 +142,9 @@ class Search:
                 return trial
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
-            return self._promote(promoted, target, f"is among the best 1/{self.settings.eta} at step {promoted.target}")
+            return self._promote(
+                promoted, target, f"is among the best 1/{self.settings.reduction_factor} at step {promoted.target}"
+            )
         while self._asked() < self._most and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):

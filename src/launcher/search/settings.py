@@ -30,9 +30,9 @@ class Settings:
     sampler: str = "tpe"
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner: str = "none"
-    eta: int = 3
+    reduction_factor: int = 3
     min_steps: int | None = None
-    startup_trials: int = 5
+    n_startup_trials: int = 5
     warmup_steps: int = 0
     percentile: float = 25.0
     space_function: str | None = None

@@ -239,7 +239,7 @@ class TrialStore:
     def should_stop(self, trial: Trial, step: int) -> bool:
         """Return whether the pruner would stop a running trial after the value of a step."""
         settings, pruners = self.settings, optuna.pruners
-        options = {"n_startup_trials": settings.startup_trials, "n_warmup_steps": settings.warmup_steps}
+        options = {"n_startup_trials": settings.n_startup_trials, "n_warmup_steps": settings.warmup_steps}
         pruner = (
             pruners.MedianPruner(**options)
             if settings.pruner == "median"

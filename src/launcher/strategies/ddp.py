@@ -76,7 +76,7 @@ class DdpStrategy(NativeStrategy):
         is_static = self.options["static_graph"]
         if not (is_static or self.options["find_unused_parameters"]):
             settle_buckets(wrapped)
-        self._no_sync = wrapped.no_sync if self.plan.no_sync_accumulate and not is_static else None
+        self._no_sync = wrapped.no_sync if not (self.plan.sync_every_micro_batch or is_static) else None
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
 

@@ -213,7 +213,7 @@ class FsdpStrategy(NativeStrategy):
             module.reshard()  # type: ignore[operator]
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        if self.plan.no_sync_accumulate and enabled is not self._syncs:
+        if not self.plan.sync_every_micro_batch and enabled is not self._syncs:
             self._syncs = enabled
             self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return NULL

@@ -17,7 +17,7 @@ class StepPlan:
     recompute_every: int = 0
     """Recompute every n-th block in the backward pass (activation checkpointing); 0: off."""
     micro_batch_size: int | None = None
-    no_sync_accumulate: bool = True
+    sync_every_micro_batch: bool = False
 
 
 @dataclass(slots=True)

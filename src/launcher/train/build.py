@@ -163,7 +163,7 @@ def step_plan(settings: TrainerSettings, batch: int, world_size: int, precision:
         retry_non_finite=precision.retries(settings.max_non_finite_grad_retries),
         recompute_every=settings.recompute_every,
         micro_batch_size=micro,
-        no_sync_accumulate=settings.no_sync_accumulate,
+        sync_every_micro_batch=settings.sync_every_micro_batch,
     )
 
 

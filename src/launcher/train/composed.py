@@ -54,10 +54,10 @@ class Trainer(BaseTrainer):
             gradient_accumulation_steps=strategy.plan.grad_accum_steps,
             workspace=workspace,
             device=strategy.device,
-            no_sync_accumulate=settings.no_sync_accumulate,
+            no_sync_accumulate=not settings.sync_every_micro_batch,
             logger=logger,
-            max_skipped_steps=settings.max_skipped_steps,
-            max_none_losses=settings.max_none_losses,
+            max_consecutive_skipped_steps=settings.max_consecutive_skipped_steps,
+            max_consecutive_none_losses=settings.max_consecutive_none_losses,
             pause_at=settings.pause_at,
         )
         self.precision, self.context = precision, context

@@ -49,7 +49,7 @@ class BaseTrainer(HookCaller):
         max_steps: optimizer steps to train for.
         grad_clip: clip gradients to this 2-norm.
         max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often, with new batches,
-            then raise. None: skip the update and count it; more than `max_skipped_steps` in a row raise.
+            then raise. None: skip the update and count it; more than `max_consecutive_skipped_steps` in a row raise.
         mixed_precision: "bf16", "fp16" or None.
         gradient_accumulation_steps: micro-batches per optimizer step; None is 1.
         workspace: the folder for the hooks' files.
@@ -57,8 +57,8 @@ class BaseTrainer(HookCaller):
         no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
         state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and `strict`.
         logger: None is the logger "trainer".
-        max_skipped_steps: at most this many skipped updates in a row.
-        max_none_losses: at most this many losses of None in a row.
+        max_consecutive_skipped_steps: at most this many skipped updates in a row.
+        max_consecutive_none_losses: at most this many losses of None in a row.
         pause_at: `train` saves and returns at this step, or at the next one whose update is not skipped.
     Raises:
         ValueError: an argument has another value, or is out of bounds.
@@ -77,8 +77,8 @@ class BaseTrainer(HookCaller):
         state_dict_options: Any = None,
         logger: logging.Logger | None = None,
         *,
-        max_skipped_steps: NonNegativeInt = 50,
-        max_none_losses: NonNegativeInt = 100,
+        max_consecutive_skipped_steps: NonNegativeInt = 50,
+        max_consecutive_none_losses: NonNegativeInt = 100,
         pause_at: NonNegativeInt | None = None,
     ):
         check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
@@ -88,14 +88,15 @@ class BaseTrainer(HookCaller):
         HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
         self.gradient_accumulation_steps, self.no_sync_accumulate = gradient_accumulation_steps or 1, no_sync_accumulate
-        self.max_skipped_steps, self.max_none_losses = max_skipped_steps, max_none_losses
+        self.max_consecutive_skipped_steps = max_consecutive_skipped_steps
+        self.max_consecutive_none_losses = max_consecutive_none_losses
         self.pause_at, self.state_dict_options = pause_at, state_dict_options
         self.precision = Precision(mixed_precision or "fp32")  # type: ignore[arg-type]
         self.workspace = Path(workspace) if workspace is not None else None
         self.device = parse_device(device)
         self.context = RunContext()
         # `build` makes the parts.
-        self.is_built = False
+        self.is_built = self._steps_by_metric = False
         self.data_loader: Any = None
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
@@ -105,7 +106,6 @@ class BaseTrainer(HookCaller):
         self._batches: Batches
         self._agreement: Agreement
         self._epoch: Interval | None = None
-        self._steps_by_metric = False
         # The hook that restores a checkpoint sets these.
         self.restored: dict[str, Any] | None = None
         self.resumed_from: Path | None = None
@@ -113,9 +113,8 @@ class BaseTrainer(HookCaller):
         self.is_fork = False
         # The current step and its boundary.
         self.step_info: StepInfo = {}
-        self._has_checked_forward = False
-        self.is_paused, self.stop_signal = False, 0
-        self._agreed_at = -1
+        self._has_checked_forward = self.is_paused = False
+        self.stop_signal, self._agreed_at = 0, -1
         self._unsettled: DeferredFlag | None = None
 
     # ------------------------------------------------------------------------------------- what a subclass provides
@@ -154,7 +153,7 @@ class BaseTrainer(HookCaller):
             grad_accum_steps=self.gradient_accumulation_steps,
             max_grad_norm=self.grad_clip,
             retry_non_finite=self.precision.retries(self.max_non_finite_grad_retries),
-            no_sync_accumulate=self.no_sync_accumulate,
+            sync_every_micro_batch=not self.no_sync_accumulate,
         )
         return ExternalStrategy(
             self.model, self.optimizer, self.grad_scaler, plan, self.precision, self.device, self.state_dict_options
@@ -327,10 +326,10 @@ class BaseTrainer(HookCaller):
             done, none_losses = (done + 1, 0) if has_loss else (done, none_losses + 1)
             if not has_loss:
                 check_missing_loss(self.strategy, self.state.step)
-            if none_losses > self.max_none_losses:
+            if none_losses > self.max_consecutive_none_losses:
                 raise TrainingError(
                     f"Step {self.state.step}: forward returned no loss {none_losses} times in a row "
-                    f"(max_none_losses={self.max_none_losses})."
+                    f"(max_consecutive_none_losses={self.max_consecutive_none_losses})."
                 )
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
@@ -395,10 +394,10 @@ class BaseTrainer(HookCaller):
             level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING  # how a scaler finds its scale
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
-        if count > self.max_skipped_steps:
+        if count > self.max_consecutive_skipped_steps:
             raise TrainingError(
-                f"The gradient was not finite in {count} steps in a row (max_skipped_steps={self.max_skipped_steps}); "
-                f"last: {format_step(self.step_info)}. {ADVICE}"
+                f"The gradient was not finite in {count} steps in a row (max_consecutive_skipped_steps="
+                f"{self.max_consecutive_skipped_steps}); last: {format_step(self.step_info)}. {ADVICE}"
             )
 
     def settle(self) -> None:

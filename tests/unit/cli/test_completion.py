@@ -31,7 +31,7 @@ def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("~sch", ["~scheduler ", "~scheduler."]),
         ("optimizer=sgd optimizer.mo", ["optimizer.momentum="]),
         ("optimizer.mo", []),
-        ("trainer.max_s", ["trainer.max_steps=", "trainer.max_skipped_steps="]),
+        ("trainer.max_c", ["trainer.max_consecutive_none_losses=", "trainer.max_consecutive_skipped_steps="]),
         ("run.resu", ["run.resume="]),
         ("see", ["seed="]),
         ("device=c", ["device=cpu ", "device=cuda "]),

@@ -137,7 +137,7 @@ BAD = {
     "hydra.searchpath=null": "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
     "strategy=[null]": "strategy=[null]: no option None; strategy has auto, ",
     "trainer.max_steps=${nope.x}": "trainer.max_steps=${nope.x}: there is no nope.x.",
-    "run.not_identity=-1": "run.not_identity=-1: should be a list, each item text.",
+    "run.identity_exclude=-1": "run.identity_exclude=-1: should be a list, each item text.",
     "hydra.searchpath=[no/such] seed=x": "hydra.searchpath=no/such: there is no such folder.",
     "epochs=3": "epochs=3: no key epochs; did you mean trainer.max_epochs=3?",
     "optimizer.betas=0.9": "e.g. optimizer.betas=[0.9,0.999].",

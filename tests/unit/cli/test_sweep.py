@@ -50,8 +50,8 @@ def test_a_job_of_a_sweep_is_the_run_of_its_overrides_alone(project: Path) -> No
 def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    not_identity = "run.not_identity=[run,hydra]"
-    assert sweep("job.outcome=crashes,exits,rejects,completes", not_identity) == 1
+    identity_exclude = "run.identity_exclude=[run,hydra]"
+    assert sweep("job.outcome=crashes,exits,rejects,completes", identity_exclude) == 1
     printed = capsys.readouterr()
     states = [line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")]
     assert len(states) == 8 and states[-1] == "completed"
@@ -146,7 +146,7 @@ def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = ["job.outcome=completes,'is stopped',exits", "run.not_identity=[run,hydra]"]
+    outcomes = ["job.outcome=completes,'is stopped',exits", "run.identity_exclude=[run,hydra]"]
     assert sweep(*outcomes) == 143
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
     assert len(lines) == 4 and lines[-1].endswith(": stopped, and 1 more not started")

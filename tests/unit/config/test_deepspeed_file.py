@@ -13,7 +13,7 @@ from launcher.errors import ConfigError
 STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
 RUN: dict[str, Any] = {
     "data": {"batch_size": 16},
-    "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0, "no_sync_accumulate": True},
+    "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0, "sync_every_micro_batch": False},
     "precision": {"name": "fp32"},
     "strategy": STRATEGY,
 }
@@ -110,5 +110,5 @@ def test_offloading_needs_something_sharded(strategy: dict[str, Any], sentence: 
 
 
 def test_deepspeed_decides_when_gradients_are_exchanged() -> None:
-    (fault,) = map(str, crosschecks({**RUN, "trainer": {**RUN["trainer"], "no_sync_accumulate": False}}))
-    assert fault.startswith("trainer.no_sync_accumulate=false: DeepSpeed's stage decides")
+    (fault,) = map(str, crosschecks({**RUN, "trainer": {**RUN["trainer"], "sync_every_micro_batch": True}}))
+    assert fault.startswith("trainer.sync_every_micro_batch=true: DeepSpeed's stage decides")

@@ -149,7 +149,7 @@ def test_an_explicit_id_wins() -> None:
 
 
 def test_the_user_may_edit_what_counts() -> None:
-    without_seed = "run.not_identity=[job,run,hydra,seed]"
+    without_seed = "run.identity_exclude=[job,run,hydra,seed]"
     assert id_of(without_seed, "seed=1") == id_of(without_seed, "seed=2")
 
 

@@ -96,7 +96,7 @@ JSON = st.recursive(
 
 @given(tree=JSON)
 def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
-    run = {"id": "${launcher.id:}", "name": "n", "not_identity": []}
+    run = {"id": "${launcher.id:}", "name": "n", "identity_exclude": []}
     config: Any = OmegaConf.create({"own": escaped(tree), "run": run})
     fix_name(config)
     before = stored_identity(config.run)

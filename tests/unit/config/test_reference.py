@@ -49,8 +49,8 @@ def test_defaults_and_comments_are_those_of_the_file() -> None:
     assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == ("0.003", "a number greater than 0")
     assert keys["optimizer.betas"].default == "[0.9,0.95]"
     assert keys["optimizer.betas"].comment == "decay of the first and second moment"
-    [not_identity] = [key for key in top_keys(main_folder()) if key.name == "run.not_identity"]
-    assert not_identity.comment.startswith("cannot change a run's numbers"), "above a list in block style"
+    [identity_exclude] = [key for key in top_keys(main_folder()) if key.name == "run.identity_exclude"]
+    assert identity_exclude.comment.startswith("cannot change a run's numbers"), "above a list in block style"
 
 
 def test_the_page_of_the_docs_is_up_to_date() -> None:

@@ -195,10 +195,14 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "trainer.micro_batch_size='20': should be a whole number",
         ),
         (
-            ["data.batch_size=64", "trainer.max_skipped_steps=${trainer.max_grad_norm}", "trainer.max_grad_norm=0.5"],
-            "trainer.max_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
+            [
+                "data.batch_size=64",
+                "trainer.max_consecutive_skipped_steps=${trainer.max_grad_norm}",
+                "trainer.max_grad_norm=0.5",
+            ],
+            "trainer.max_consecutive_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
         ),
-        (["hooks.checkpointing.exit_wait=-1"], "hooks.checkpointing.exit_wait=-1: should be a number of at least 0"),
+        (["hooks.checkpointing.exit_delay=-1"], "hooks.checkpointing.exit_delay=-1: should be a number of at least 0"),
         (
             ["hooks.checkpointing.exit_signals=[SIGKILL]"],
             "hooks.checkpointing.exit_signals='SIGKILL': a process cannot handle this signal; "

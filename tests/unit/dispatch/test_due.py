@@ -56,7 +56,7 @@ class OwnReport:
 def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
     trainer: dict[str, Any] = {"max_steps": changes.get("max_steps", 20), "pause_at": changes.get("pause_at")}
     return {
-        "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "not_identity": []},
+        "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
         "data": {"batch_size": 8},
         "hooks": {"checkpointing": {"_target_": CHECKPOINTING}} if changes.get("saves", True) else {},

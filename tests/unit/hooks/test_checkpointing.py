@@ -167,7 +167,7 @@ def test_what_is_saved_and_kept(tmp_path: Path, keep_previous: int, kept: list[i
     assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept
 
 
-@pytest.mark.parametrize(("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_wait": 0.01}, 7)])
+@pytest.mark.parametrize(("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_delay": 0.01}, 7)])
 def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], code: int) -> None:
     def stop(trainer: Any) -> None:
         if trainer.step == 3:
@@ -349,7 +349,7 @@ def test_a_remote_copy_does_not_undo_a_rollback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_saved: bool, abandoned_are_deleted: bool
 ) -> None:
     run, remote = tmp_path / "run", f"file://{tmp_path}/there"
-    train(run, 10, keep_previous=9, path=remote)
+    train(run, 10, keep_previous=9, remote=remote)
     if is_saved:
         train(run, 6, 4, keep_previous=9)
     else:  # killed before the first save of the branch
@@ -357,7 +357,7 @@ def test_a_remote_copy_does_not_undo_a_rollback(
     if abandoned_are_deleted and is_saved:
         for folder in run.glob("checkpoints/abandoned-*"):
             shutil.rmtree(folder)
-    assert resumed_at(train(run, 8, keep_previous=9, path=remote)) == (6 if is_saved else 4)
+    assert resumed_at(train(run, 8, keep_previous=9, remote=remote)) == (6 if is_saved else 4)
     assert "step-00000010" in caplog.text and "from before the run was rolled back: set aside as" in caplog.text
     there = tmp_path / "there" / tmp_path.name / "run"
     assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
@@ -367,11 +367,11 @@ def test_a_remote_copy_does_not_undo_a_rollback(
 def test_a_later_rollback_of_another_machine_is_fetched(tmp_path: Path) -> None:
     one, two = tmp_path / "one" / "name" / "run", tmp_path / "two" / "name" / "run"
     remote = f"file://{tmp_path}/there"
-    train(one, 10, keep_previous=9, path=remote)
-    train(one, 7, 6, keep_previous=9, path=remote)
+    train(one, 10, keep_previous=9, remote=remote)
+    train(one, 7, 6, keep_previous=9, remote=remote)
     shutil.copytree(one, two, symlinks=True)
-    train(two, 12, 4, keep_previous=9, path=remote)
-    assert resumed_at(train(one, 13, path=remote)) == 12
+    train(two, 12, 4, keep_previous=9, remote=remote)
+    assert resumed_at(train(one, 13, remote=remote)) == 12
 
 
 def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(

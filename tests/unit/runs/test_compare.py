@@ -8,7 +8,7 @@ CONFIG = {
     "optimizer": {"lr": 0.1},
     "model": {"dim": 8},
     "hooks": {"logging": {"interval": 10}},
-    "run": {"id": "x", "not_identity": ["hooks.logging", "device"]},
+    "run": {"id": "x", "identity_exclude": ["hooks.logging", "device"]},
     "device": "cpu",
 }
 

@@ -201,7 +201,7 @@ def test_what_cannot_change_the_numbers_is_not_shown(runs, make_run):
         settings = config()
         settings["run"] |= {
             "tag": "again" if number == 2 else None,
-            "not_identity": ["hooks.logging", "device", "run", "job"],
+            "identity_exclude": ["hooks.logging", "device", "run", "job"],
         }
         settings |= {"device": f"cuda:{number}", "hooks": {"logging": {"interval": number}, "ema": {"decay": number}}}
         make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})

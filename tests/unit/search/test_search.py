@@ -54,11 +54,15 @@ def test_a_gaussian_process_that_is_killed_asks_the_same_trials(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("changed", "rungs", "steps"),
-    [({"pruner": "none"}, [], {90}), ({"pruner": "median"}, [], {90}), ({"eta": 2}, [10, 20, 30, 50], {20, 30, 90})],
+    [
+        ({"pruner": "none"}, [], {90}),
+        ({"pruner": "median"}, [], {90}),
+        ({"reduction_factor": 2}, [10, 20, 30, 50], {20, 30, 90}),
+    ],
 )
 def test_trials_follow_a_pruner_that_changed(tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]) -> None:
     keys = {"sampler": "random", "n_trials": 5}
-    first = search(tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, eta=4)
+    first = search(tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, reduction_factor=4)
     first.run()
     assert (first.rungs, statuses(first)["paused"]) == ([15, 60], 3)
     again = search(tmp_path, ToyRunner(tmp_path), **keys | {"pruner": "asha"} | changed)
@@ -159,7 +163,7 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: 
 
     enqueue = [{"x": 0.31}, {"x": 0.32}, {"x": 0.33}, {"x": 0.8}]
     runner = Slow(tmp_path, breaks=lambda number, start: 143 if number == 3 else 0)
-    study = search(tmp_path, runner, pruner=pruner, startup_trials=2, enqueue=enqueue, n_trials=4)
+    study = search(tmp_path, runner, pruner=pruner, n_startup_trials=2, enqueue=enqueue, n_trials=4)
     study.run()
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")

@@ -172,7 +172,7 @@ def test_a_trial_below_the_others_is_cancelled(tmp_path: Path, monkeypatch: pyte
     outputs = tmp_path / "outputs"
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.8)]
     cluster = Cluster(outputs, lambda x, start: 143 if x == 0.8 else 0).install(monkeypatch, tmp_path)
-    searched = study(outputs, pruner="median", startup_trials=2, parallel=1, enqueue=enqueue)
+    searched = study(outputs, pruner="median", n_startup_trials=2, parallel=1, enqueue=enqueue)
     searched.run()
     assert statuses(searched) == ["completed", "completed", "completed", "pruned"]
     assert len(cluster.cancelled) == 1

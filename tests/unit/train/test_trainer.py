@@ -101,8 +101,8 @@ def test_loss_none_takes_the_next_batch() -> None:
 
 
 def test_loss_none_forever_ends_with_an_error() -> None:
-    trainer = Toy([None], max_steps=1, max_none_losses=7)
-    with pytest.raises(TrainingError, match="max_none_losses=7"):
+    trainer = Toy([None], max_steps=1, max_consecutive_none_losses=7)
+    with pytest.raises(TrainingError, match="max_consecutive_none_losses=7"):
         trainer.train()
     assert len(trainer.seen) == 8
 
@@ -164,8 +164,8 @@ def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -
 
 
 def test_skips_in_a_row_are_bounded_and_seldom_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(TrainingError, match="max_skipped_steps=4"):
-        Toy([GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_skipped_steps=4).train()
+    with pytest.raises(TrainingError, match="max_consecutive_skipped_steps=4"):
+        Toy([GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_consecutive_skipped_steps=4).train()
     assert [line.split("(")[-1] for line in caplog.messages] == ["1 in a row).", "2 in a row).", "4 in a row)."]
 
 
@@ -325,7 +325,7 @@ def test_a_paused_trainer_trains_on() -> None:
     assert not trainer.is_paused and trainer.step == 4
 
 
-@pytest.mark.parametrize("name", ["max_steps", "grad_clip", "max_skipped_steps", "pause_at"])
+@pytest.mark.parametrize("name", ["max_steps", "grad_clip", "max_consecutive_skipped_steps", "pause_at"])
 def test_an_argument_out_of_bounds_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"^BaseTrainer: {name}=-1: should be"):
         BaseTrainer(**{"max_steps": 1, name: -1})

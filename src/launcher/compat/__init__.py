@@ -1,0 +1,1 @@
+"""Names of other trainers, for programs that are moved to Launcher."""

@@ -1,0 +1,34 @@
+"""Old names of keys are errors that say the new name, wherever they are written."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from launcher.config.compose import compose
+from launcher.config.diagnose import diagnose
+from launcher.config.renamed import RENAMED
+
+
+@pytest.mark.parametrize("key", RENAMED)
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_an_old_name_on_the_command_line_names_the_new_one(prefix: str, key: str) -> None:
+    assert diagnose([f"{prefix}{key}=1"]) == [f"{key}=1: is now {RENAMED[key]}."]
+
+
+def test_old_names_in_a_preset_name_the_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    tree = OmegaConf.create({})
+    for key in RENAMED:
+        OmegaConf.update(tree, key, 1)
+    preset = "# @package _global_\n" + OmegaConf.to_yaml(tree)
+    (tmp_path / "experiment" / "old.yaml").write_text(preset)
+    found = diagnose(["experiment=old"], tmp_path)
+    assert sorted(found) == sorted(f"{key}=1: is now {new}." for key, new in RENAMED.items())
+
+
+def test_new_names_exist_and_old_ones_do_not() -> None:
+    config = compose([])
+    for old, new in RENAMED.items():
+        assert OmegaConf.select(config, old) is None
+        assert OmegaConf.select(config, new.partition(",")[0], default="absent") != "absent"
