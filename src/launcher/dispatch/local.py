@@ -31,6 +31,8 @@ from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
 """Strategies and jobs that cannot use a second rank: `nproc=auto` starts one."""
+STARTS_RANKS = "launcher.jobs.resume_check.ResumeCheckJob"
+"""The job that starts the ranks itself, in trainings of its own."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30
 PREFIX, OWNER = "launcher-", "owner.json"
@@ -80,6 +82,8 @@ class LocalDispatch:
         return not started and job["_target_"] == TRAIN_JOB and bool(instantiate(job).is_complete(config))
 
     def count(self, config: DictConfig) -> int:
+        if config.job.get("_target_") == STARTS_RANKS:
+            return 1
         if self.nproc != "auto":
             return self.nproc
         if {config.strategy.get("_target_"), config.job.get("_target_")} & set(ONE_PROCESS):

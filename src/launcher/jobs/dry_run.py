@@ -24,7 +24,12 @@ def trial_trainer(config: DictConfig) -> Trainer:
     trainer = build_trainer(config, folder)
     trainer.hooks = [hook for hook in trainer.hooks if isinstance(hook, InitFromHook)]
     trainer.restore()
-    for empty in (folder.path, folder.path.parent, folder.path.parent.parent):  # Hydra has made them
+    remove_empty(folder)
+    return trainer
+
+
+def remove_empty(folder: RunFolder) -> None:
+    """Remove the folders that Hydra has made for a run, where they are empty."""
+    for empty in (folder.path, folder.path.parent, folder.path.parent.parent):
         with suppress(OSError):
             empty.rmdir()
-    return trainer

@@ -6,11 +6,9 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -24,8 +22,9 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.config.tree import leaves
 from launcher.config.trust import Origin
 from launcher.errors import ConfigError
+from launcher.rundir.copied import check_ended, line_differences, lines_of, write_job
+from launcher.rundir.copied import start as train
 from launcher.rundir.folder import RunFolder, checkpoint_steps
-from launcher.rundir.history import is_measured, read_rows
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
 from launcher.runs import samples
@@ -34,13 +33,11 @@ from launcher.runs.page import Page
 from launcher.runs.rerun import outputs_of, selected
 from launcher.runs.stored_run import StoredRun
 
-COMMAND = (sys.executable, "-m", "launcher.search.trial")
 COPIED = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
 REPLACED = ("tracker", "dispatch", "job")
 """Nodes that a replay has of its own, see `write_job`."""
 SHOWN = 3
-LAST_LINES = 15
 TAIL_BYTES = 16_384
 
 
@@ -156,8 +153,10 @@ def replay(
             else:
                 folder.path.mkdir(parents=True)
             file = Path(place) / "job.yaml"
-            write_job(run, source, file, folder, end, ranks)
-            train(file, Path(place) / "log", folder.path, watch, f"{run.label}, steps {start} to {end}")
+            write_copy(run, source, file, folder, end, ranks)
+            log = Path(place) / "log"
+            code = train(file, log, None if watch is None else watch(folder.path))
+            check_ended(code, log, f"{run.label}, steps {start} to {end}")
             return compared(run, folder, start, end)
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
@@ -181,65 +180,25 @@ def check(run: StoredRun, file: Path, trust: bool) -> None:
     Origin(file, run.folder.path).checked(config, built, trust)
 
 
-def write_job(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int) -> None:
-    """Write the job of a child process: the checkpoint's configuration, which trains in another folder up to `end`,
-    on this machine and without trackers."""
+def write_copy(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int) -> None:
+    """Write the job of a replay: the configuration that a checkpoint has stored.
+
+    Args:
+        run: what is replayed.
+        source: the checkpoint.
+        file: where the job is written.
+        folder: where the copy trains.
+        end: its last step.
+        ranks: how many the run had.
+    """
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.load(source / "config.yaml")
-    outputs = outputs_of(folder.path, run.name)
-    config.paths.outputs, config.run.dir = str(outputs), str(folder.path)
-    # The folder is the replay's own: there is no other configuration to compare with.
-    config.run.resume, config.run.identity = "auto", None
-    config.tracker = {}
-    config.dispatch = {"_target_": "launcher.dispatch.local.LocalDispatch", "nproc": ranks, "grace": None}
-    config.job = {"_target_": "launcher.jobs.train.TrainJob"}
-    config.trainer.pause_at = end
-    for name, hook in config.hooks.items():
-        if hook and "path" in hook and is_outside(folder.path, hook.path):
-            hook.path = str(name)
-        if hook and "load" in hook:
-            hook.load = "auto"
     try:
         hydra = OmegaConf.load(run.folder.hydra / "hydra.yaml").hydra
     except (OSError, ValueError, AttributeError):
         hydra = {}
-    OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
-
-
-def is_outside(folder: Path, path: object) -> bool:
-    """Return whether a hook's path is outside its run's folder, where the run itself writes."""
-    text = str(path)
-    return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)
-
-
-def train(file: Path, log: Path, folder: Path, watch: Callable[[Path], Any] | None, what: str) -> None:
-    """
-    Raises:
-        ConfigError: the training failed.
-    """
-    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [*COMMAND, str(file)],
-            env={**env, "LAUNCHER_PARENT": str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            seen = watch(folder) if watch is not None else None
-            while process.poll() is None:
-                time.sleep(0.1)
-                if seen is not None:
-                    seen()
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    if process.returncode:
-        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        raise ConfigError(f"{what}: the training ended with exit code {process.returncode}:", *lines)
+    write_job(file, config, hydra, folder, outputs_of(folder.path, run.name), end, ranks)
 
 
 def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
@@ -253,30 +212,10 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
     result.states = [str(difference) for difference in found]
     before, after = lines_of(run.folder, start, end), lines_of(copy, start, end)
     result.lines = len(before)
-    for step in sorted({*before, *after}):
-        result.metrics += line_difference(step, before.get(step), after.get(step))
+    result.metrics = line_differences(before, after, ("the run", "the replay"))
     if not result.is_equal:
         result.circumstances = circumstances(run.folder.checkpoints / name, copy.checkpoints / name)
     return result
-
-
-def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any]]:
-    """The newest line of each step after `start`, without times."""
-    lines = {}
-    for row in read_rows(folder.metrics_path):
-        step = row.get("step")
-        if isinstance(step, int) and (start < step <= end or start == step == 0):
-            lines[step] = {key: value for key, value in row.items() if key != "attempt" and not is_measured(key)}
-    return lines
-
-
-def line_difference(step: int, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
-    if before is None or after is None:
-        yield f"step {step}: only {'the replay' if before is None else 'the run'} has a line of metrics.jsonl"
-        return
-    for key in [*before, *(key for key in after if key not in before)]:
-        if before.get(key) != after.get(key):
-            yield f"step {step}: {key} {after.get(key)!r} instead of {before.get(key)!r}"
 
 
 def circumstances(before: Path, after: Path) -> list[str]:

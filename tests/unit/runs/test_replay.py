@@ -2,8 +2,6 @@
 
 import pytest
 
-from launcher.runs.replay import is_outside, line_difference
-
 
 def checkpoints(make_run, *steps):
     folder = make_run("mlp", "abcd1234")
@@ -30,16 +28,3 @@ def test_replay_rejects_what_it_cannot_train(make_run, runs, steps, words, messa
     checkpoints(make_run, *steps)
     code, output, errors = runs("replay", "abcd1234", *words)
     assert (code, output) == (2, "") and message in errors
-
-
-def test_places_outside_the_run_are_not_written(tmp_path):
-    outside = {"s3://bucket/x": True, "/abs": True, "../x": True, "~/x": True, "checkpoints": False, "a/../b": False}
-    assert {path: is_outside(tmp_path / "run", path) for path in outside} == outside
-
-
-def test_line_difference_names_step_key_and_values():
-    assert list(line_difference(3, {"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})) == [
-        "step 3: b 3 instead of 2",
-        "step 3: c 4 instead of None",
-    ]
-    assert list(line_difference(3, {"a": 1}, None)) == ["step 3: only the run has a line of metrics.jsonl"]

@@ -1,0 +1,290 @@
+"""job=resume_check: trains some steps twice, straight and with a stop and a resume, and compares every bit."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.checkpoint.difference import differences
+from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.checkpoint.store import step_name
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.resolve import escaped, stored
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.jobs.dry_run import remove_empty
+from launcher.jobs.trace import EVENTS, GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS, read_trace
+from launcher.process.ranks import Ranks
+from launcher.rundir.copied import check_ended, line_differences, lines_of, start, write_job
+from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.logs import setup_logging
+from launcher.train.build import logger
+from launcher.types import PositiveInt
+
+CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+LOGGING = "launcher.hooks.logging.LoggingHook"
+SHOWN = 3
+WAIT = 600.0
+"""Seconds in which a checkpoint must be durable before the kill."""
+STOPPED = 128 + signal.SIGTERM
+CAUSES = {
+    RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
+    SAMPLES: "the dataset, the sampler or the collate function has state that is not stored, or reads the clock",
+    LOSS: "the model has state outside of its parameters and buffers, or an operation does not repeat",
+    GRADIENTS: "a hook or a function of the model has state that is not stored, or an operation does not repeat",
+    WEIGHTS: "the optimizer, the schedule or a hook has state that is not stored",
+}
+"""The reason why the first difference of a trace is a difference."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a copy is stopped.
+
+    Args:
+        after: steps before it.
+        kill: with SIGKILL, once the checkpoint of that step is saved; otherwise with SIGTERM.
+    """
+
+    after: int
+    kill: bool
+
+
+class ResumeCheckJob:
+    """Proves that a resume changes nothing, before a long run: the real configuration trains `2 * steps` steps, and
+    again with a stop after `steps`, on as many ranks. Both copies are in a scratch folder, without trackers.
+
+    Args:
+        steps: before the stop, and again after it.
+        kill: kill all ranks with SIGKILL once a checkpoint is saved, instead of SIGTERM.
+        scratch: the folder in which a folder for the copies is made; None: the temporary folder.
+    """
+
+    def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
+        self.stop, self.scratch = Stop(steps, kill), scratch
+
+    def run(self, config: DictConfig) -> dict[str, Any] | None:
+        """
+        Returns:
+            The step of the stop, and the numbers of equal tensors and lines; None on all ranks but the first.
+        Raises:
+            TrainingError: the two copies differ; exit code 1.
+            ConfigError: the configuration cannot be checked, or a copy has failed.
+        """
+        ranks = Ranks.from_env()
+        setup_logging(None, ranks.rank)
+        check(config, self.stop.after)
+        remove_empty(RunFolder(config.run.dir))
+        if not ranks.is_main:
+            return None
+        nproc = ranks.world_size if ranks.world_size > 1 else config.dispatch.get("nproc", 1)
+        try:
+            with tempfile.TemporaryDirectory(prefix="launcher-check-", dir=self.scratch) as place:
+                return self._check(config, Path(place), nproc)
+        except CorruptCheckpoint as error:
+            raise ConfigError(f"job=resume_check: {error}") from error
+        except OSError as error:
+            raise ConfigError(
+                f"job=resume_check: {tempfile.gettempdir() if self.scratch is None else self.scratch} cannot be used "
+                f"({error.strerror or error}); set job.scratch to another folder."
+            ) from error
+
+    def _check(self, config: DictConfig, place: Path, nproc: object) -> dict[str, Any]:
+        end = 2 * self.stop.after
+        straight, stopped = Copy(place / "straight", config, nproc), Copy(place / "stopped", config, nproc)
+        how = "kill -9" if self.stop.kill else "SIGTERM"
+        logger.info("Training %d steps straight.", end)
+        straight.train(end, None)
+        logger.info("Training %d steps again, with %s after step %d.", end, how, self.stop.after)
+        code = stopped.train(end, self.stop)
+        at = stopped.newest()
+        if at == 0 or at >= end:
+            raise ConfigError(
+                f"job=resume_check: the copy ended with exit code {code} at step {at}, not with {how} between steps 1 "
+                f"and {end}."
+            )
+        logger.info("Resuming from step %d in another process.", at)
+        stopped.train(end, None)
+        found = Comparison(straight, stopped, at)
+        if found.differences:
+            for line in found.report():
+                logger.error(line)
+            raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
+        tensors, lines = found.tensors, len(straight.lines(end))
+        logger.info(
+            "Equal to the bit after %s at step %d and a resume: %d tensors, %d lines of metrics.jsonl, counters, and "
+            "the random state of each rank.", how, at, tensors, lines,
+        )  # fmt: skip
+        return {"stopped_at": at, "tensors": tensors, "lines": lines}
+
+
+def check(config: DictConfig, steps: int) -> None:
+    """
+    Raises:
+        ConfigError: the run saves nothing, is shorter than the check, or has ranks on several machines.
+    """
+    if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
+        raise ConfigError("job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the hook.")
+    most = config.trainer.get("max_steps")
+    if most is not None and most < 2 * steps:
+        raise ConfigError(
+            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={most}; use at most {most // 2}."
+        )
+    nodes = int(os.environ.get("SLURM_NNODES") or 1) if Ranks.from_env().world_size > 1 else 1
+    if nodes > 1:
+        raise ConfigError(f"job=resume_check: runs on one machine, and this job has {nodes}; use dispatch.nodes=1.")
+
+
+class Traced:
+    """A training whose steps are traced.
+
+    Args:
+        folder: its run folder.
+        trace: the folder of its `TraceHook`.
+    """
+
+    def __init__(self, folder: RunFolder, trace: Path):
+        self.folder, self.trace = folder, trace
+
+    def newest(self) -> int:
+        """The step of the newest checkpoint; 0 without one."""
+        return max(checkpoint_steps(self.folder.checkpoints), default=0)
+
+    def lines(self, end: int) -> dict[int, dict[str, Any]]:
+        return lines_of(self.folder, 0, end)
+
+
+class Copy(Traced):
+    """A copy of the configuration, in a scratch folder of its own."""
+
+    def __init__(self, place: Path, config: DictConfig, nproc: object):
+        self.place, self.nproc = place, nproc
+        self.tree = escaped(stored(config))
+        self.outputs = place / "outputs"
+        super().__init__(RunFolder(self.outputs / config.run.name / config.run.id), place / "trace")
+        self.trace.mkdir(parents=True)
+        self.folder.path.mkdir(parents=True)
+
+    def train(self, end: int, stop: Stop | None) -> int:
+        """Train up to a step in a process of its own.
+
+        Returns:
+            The exit code.
+        Raises:
+            ConfigError: the training failed.
+        """
+        config: Any = OmegaConf.create(self.tree)
+        for hook in config.hooks.values():
+            if hook and hook.get("_target_") == LOGGING:
+                hook.interval = 1
+            if hook and hook.get("_target_") == CHECKPOINTING and stop is not None and stop.kill:
+                hook.interval = stop.after
+        config.hooks.resume_check_trace = {"_target_": "launcher.jobs.trace.TraceHook", "folder": str(self.trace)}
+        if stop is not None:
+            node = {"_target_": "launcher.jobs.resume_check.StopHook", "step": stop.after, "kill": stop.kill}
+            config.hooks.resume_check_stop = node
+        hydra = OmegaConf.to_container(HydraConfig.get(), resolve=False) if HydraConfig.initialized() else {}
+        file, log = self.place / "job.yaml", self.place / "log"
+        write_job(file, config, hydra, self.folder, self.outputs, end, self.nproc)
+        code = start(file, log)
+        if stop is None or self.newest() == 0 or (code != STOPPED and not stop.kill):
+            check_ended(code, log, f"job=resume_check, {self.place.name}")
+        return code
+
+
+class StopHook(BaseHook):
+    """Stops a training from within, at the same step on every rank.
+
+    Args:
+        step: the last step before the stop.
+        kill: with SIGKILL, in the step after it, once its checkpoint is saved; otherwise with SIGTERM.
+    """
+
+    def __init__(self, step: PositiveInt, kill: bool):
+        self.step, self.kill = step, kill
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        if not self.kill and trainer.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif self.kill and trainer.step == self.step + 1:
+            assert trainer.workspace is not None
+            saved = RunFolder(trainer.workspace).checkpoints / step_name(self.step)
+            end = time.monotonic() + WAIT
+            while not saved.is_dir():
+                if time.monotonic() > end:
+                    raise TrainingError(f"{saved} was not saved within {WAIT:.0f} seconds.")
+                time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Comparison:
+    """What two copies do not share.
+
+    Args:
+        straight: the copy without a stop.
+        stopped: the copy that was stopped and resumed.
+        at: the step from which it was resumed.
+    """
+
+    def __init__(self, straight: Traced, stopped: Traced, at: int):
+        self.at, self.tensors = at, 0
+        ends, names = [straight.newest(), stopped.newest()], ("the straight training", "the resumed training")
+        lines = line_differences(straight.lines(max(ends)), stopped.lines(max(ends)), names)
+        self.differences = [f"metrics.jsonl, {line}" for line in lines]
+        if ends[0] == ends[1]:
+            first, second = (copy.folder.checkpoints / step_name(ends[0]) for copy in (straight, stopped))
+            self.differences += [f"checkpoint, {found}" for found in differences(first, second)]
+            self.tensors = len(StoredCheckpoint(first).names())
+        else:
+            self.differences.append(f"the last checkpoint is that of step {ends[1]} instead of {ends[0]}")
+        self.before, self.after = read_trace(straight.trace), read_trace(stopped.trace)
+
+    def report(self) -> Iterator[str]:
+        """Lines: the first difference and its cause, the state that was forgotten, and what differs at the end."""
+        first = self.first()
+        if first is not None:
+            step, rank, event = first
+            when = "after" if step > self.at else "before"
+            yield f"The first difference: the {event} of step {step} on rank {rank}, {when} the stop at step {self.at}."
+            forgotten = self.forgotten() if step > self.at else []
+            if step <= self.at:
+                yield f"This training does not repeat even without a stop: {CAUSES[event]}."
+            elif not forgotten:
+                yield f"Not restored: {CAUSES[event]}."
+            for text in forgotten:
+                yield f"Not restored: {text}."
+        yield from self.differences[:SHOWN]
+        if len(self.differences) > SHOWN:
+            yield f"and {len(self.differences) - SHOWN} more"
+
+    def first(self) -> tuple[int, int, str] | None:
+        """The step, rank and kind of the first difference in the traces."""
+        for step in sorted({step for lines in self.before.values() for step in lines}):
+            for event in EVENTS:
+                for rank, lines in self.before.items():
+                    pair = [trace.get(step, {}).get(event) for trace in (lines, self.after.get(rank, {}))]
+                    if pair[0] != pair[1] and None not in pair:
+                        return step, rank, event
+        return None
+
+    def forgotten(self) -> list[str]:
+        """The attributes of the user's parts that the resumed process began with, and that should be others."""
+        found: dict[str, None] = {}
+        for rank, lines in self.before.items():
+            then = lines.get(self.at, {}).get(PARTS, {})
+            now = self.after.get(rank, {}).get(self.at, {}).get(PARTS, {})
+            found.update(dict.fromkeys(_changes(then, now)))
+        return list(found)
+
+
+def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name, value in then.items():
+        if now.get(name) != value:
+            yield f"{name} is {now.get(name, 'not set')} instead of {value}"

@@ -1,0 +1,138 @@
+"""Copies of a run that train in a scratch folder: the job, the process, and the lines of metrics to compare."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import is_measured, read_rows
+
+COMMAND = (sys.executable, "-m", "launcher.search.trial")
+LAST_LINES = 15
+OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables by which a process would take itself for one of several ranks."""
+OF_A_STEP = "SLURM_"
+"""Beginning of the variables of a SLURM job, whose end and requeueing are not the copy's concern."""
+
+
+def write_job(file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: Path, end: int, ranks: object) -> None:
+    """Write the job of a copy: it trains in a folder of its own up to a step, on this machine and without trackers.
+
+    Args:
+        file: where the job is written, for `train`.
+        config: a run's configuration; it is changed.
+        hydra: what Hydra recorded with it.
+        folder: the copy's folder.
+        outputs: `paths.outputs` of that folder.
+        end: the step at which the copy pauses.
+        ranks: `dispatch.nproc`.
+    """
+    from omegaconf import OmegaConf
+
+    config.paths.outputs, config.run.dir = str(outputs), str(folder.path)
+    # The folder is the copy's own: there is no other configuration to compare with.
+    config.run.resume, config.run.identity = "auto", None
+    config.tracker = {}
+    config.dispatch = {"_target_": "launcher.dispatch.local.LocalDispatch", "nproc": ranks, "grace": None}
+    config.job = {"_target_": "launcher.jobs.train.TrainJob"}
+    config.trainer.pause_at = end
+    for name, hook in config.hooks.items():
+        if hook and "path" in hook and is_outside(folder.path, hook.path):
+            hook.path = str(name)
+        if hook and "load" in hook:
+            hook.load = "auto"
+    OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
+
+
+def is_outside(folder: Path, path: object) -> bool:
+    """Return whether a hook's path is outside its run's folder, where the run itself writes."""
+    text = str(path)
+    return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)
+
+
+def start(file: Path, log: Path, poll: Callable[[], Any] | None = None) -> int:
+    """Train a copy in a process of its own, and wait for its end.
+
+    Args:
+        file: see `write_job`.
+        log: gets what the process prints.
+        poll: called until the process has ended.
+    Returns:
+        The exit code; negative for a signal that killed the process.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
+    env = {name: value for name, value in env.items() if not name.startswith(OF_A_STEP)}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, str(file)],
+            env={**env, "LAUNCHER_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(0.1)
+                if poll is not None:
+                    poll()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    return process.returncode
+
+
+def check_ended(code: int, log: Path, what: str) -> None:
+    """
+    Args:
+        code: the exit code of a copy.
+        log: what it has printed.
+        what: describes the copy.
+    Raises:
+        ConfigError: the copy has failed.
+    """
+    if code:
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        raise ConfigError(f"{what}: the training ended with exit code {code}:", *lines)
+
+
+def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any]]:
+    """The newest line of each step after `start`, without times."""
+    lines = {}
+    for row in read_rows(folder.metrics_path):
+        step = row.get("step")
+        if isinstance(step, int) and (start < step <= end or start == step == 0):
+            lines[step] = {key: value for key, value in row.items() if key != "attempt" and not is_measured(key)}
+    return lines
+
+
+def line_differences(
+    before: Mapping[int, Mapping[str, Any]], after: Mapping[int, Mapping[str, Any]], names: tuple[str, str]
+) -> list[str]:
+    """Describe the differences between the lines of two runs, by step.
+
+    Args:
+        before: the lines of the first run, see `lines_of`.
+        after: the lines of the second run.
+        names: of the two runs.
+    """
+    found: list[str] = []
+    for step in sorted({*before, *after}):
+        found += _line_difference(step, before.get(step), after.get(step), names)
+    return found
+
+
+def _line_difference(
+    step: int, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, names: tuple[str, str]
+) -> Iterator[str]:
+    if before is None or after is None:
+        yield f"step {step}: only {names[before is None]} has a line of metrics.jsonl"
+        return
+    for key in [*before, *(key for key in after if key not in before)]:
+        if before.get(key) != after.get(key):
+            yield f"step {step}: {key} {after.get(key)!r} instead of {before.get(key)!r}"

@@ -1,0 +1,36 @@
+"""A checksum of tensors' bits that is computed on their device, and does not depend on the order of its additions."""
+
+from collections.abc import Iterable
+
+import torch
+
+from launcher.strategies.sharded import local
+
+CHUNK = 1 << 20
+"""Elements at a time: their 64-bit copies take this many times 8 bytes."""
+MULTIPLIER = 6364136223846793005
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Sum up the bits of this rank's pieces of tensors modulo 2**64, weighted by their positions.
+
+    The weights are odd, so a change of any one element always changes the sum. Integers are added, and their sum is the
+    same in any order, so a device with parallel additions repeats it.
+
+    Args:
+        tensors: of any dtype, all on one device.
+    Returns:
+        A 0-d tensor of int64 on that device; nothing waits for it.
+    """
+    total: torch.Tensor | None = None
+    for tensor in tensors:
+        values = local(tensor).resolve_conj().resolve_neg()
+        values = torch.view_as_real(values) if values.is_complex() else values
+        bits = values.contiguous().reshape(-1).view(INTEGERS[values.element_size()])
+        if total is None:
+            total = torch.zeros((), dtype=torch.int64, device=bits.device)
+        for chunk in bits.split(CHUNK):
+            weights = torch.arange(1, 2 * len(chunk) + 1, 2, dtype=torch.int64, device=bits.device)
+            total = total * MULTIPLIER + (chunk.long() * weights).sum()
+    return torch.zeros((), dtype=torch.int64) if total is None else total
