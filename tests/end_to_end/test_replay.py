@@ -1,6 +1,7 @@
 """`runs replay`: steps that are trained again, and the samples of each step, over attempts, ranks and a rollback."""
 
 import json
+import shutil
 from pathlib import Path
 
 from support.indexed import noted
@@ -57,6 +58,14 @@ def test_replay_repeats_and_accounts_for_a_run_of_two_attempts(tmp_path: Path) -
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
     assert code == 0 and json.loads(output)["equal"]
     assert files(tmp_path / "outputs") == before
+    shutil.copytree(run_folder(tmp_path / "outputs"), other := tmp_path / "outputs/mlp-custom/b2")
+    shutil.rmtree(other / "checkpoints")
+    code, output = replay(tmp_path / "outputs", "state=completed", "--from=3")
+    assert code == 1 and [line.split()[1:4] for line in output.splitlines()[-2:]] == [
+        ["1/1", "equal"],
+        ["0/0", "not", "replayed:"],
+    ]
+    shutil.rmtree(other)
 
     metrics = run_folder(tmp_path / "outputs") / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]

@@ -25,6 +25,7 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
     "started": lambda run: run.started or None,
     "node": lambda run: run.node,
     "job": lambda run: run.job_id,
+    "sweep": lambda run: run.settings.get("run.sweep"),
 }
 """Fields of run.json, by their names in a filter."""
 

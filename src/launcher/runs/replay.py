@@ -6,10 +6,9 @@ import os
 import random
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -28,10 +27,12 @@ from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
 from launcher.runs import samples
+from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import Page
-from launcher.runs.rerun import outputs_of, selected
+from launcher.runs.rerun import outputs_of, selected_by
 from launcher.runs.stored_run import StoredRun
+from launcher.runs.table import Table
 
 COPIED = ("metrics.jsonl", "media.jsonl")
 """Files that a resume cuts back to its checkpoint, and continues."""
@@ -42,7 +43,7 @@ TAIL_BYTES = 16_384
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, state=completed")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: state=completed sweep=lr")
     parser.add_argument("--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)")
     parser.add_argument("--from", dest="start", type=int, metavar="STEP", help="a checkpoint's step, or 0")
     parser.add_argument("--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step")
@@ -55,18 +56,45 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all segments are bitwise identical (with --samples: if each sample was used once per epoch); else 1."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
-    runs = selected(arguments.run, arguments.outputs)
+    runs = selected_by(arguments.runs, arguments.outputs)
     if arguments.samples or arguments.step is not None:
         return max(samples.run(stored, arguments) for stored in runs)
-    chosen = [(stored, segments_of(stored, arguments)) for stored in runs]
-    is_equal = True
-    for stored, segments in chosen:
-        for start, end in segments:
-            with watched(stored, start, end) as watch:
-                result = replay(stored, start, end, arguments.scratch, watch, arguments.trust)
-            report(result, arguments.json)
-            is_equal &= result.is_equal
-    return int(not is_equal)
+    if len(runs) == 1:
+        results = list(replays(runs[0], arguments))
+        return int(not all(result.is_equal for result in results))
+    rows = []
+    for number, stored in enumerate(runs, 1):
+        try:
+            results, error = list(replays(stored, arguments, f" ({number} of {len(runs)})")), ""
+        except ConfigError as failed:  # the other runs are replayed
+            results, error = [], "; ".join(failed.sentences)
+            if arguments.json:
+                print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
+        equal = sum(result.is_equal for result in results)
+        result = f"not replayed: {error}" if error else "equal" if equal == len(results) else "different"
+        rows.append([stored.label, f"{equal}/{len(results)}", result])
+    if not arguments.json:
+        Table(["run", "equal", "result"], rows, right=frozenset((1,)), shrinks=(2, 0)).print()
+    return int(any(row[-1] != "equal" for row in rows))
+
+
+def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iterator["Replay"]:
+    """Replay the chosen segments of a run, and report each.
+
+    Args:
+        run: what is replayed.
+        arguments: of the command line.
+        of: which of several runs it is, for the progress bar.
+    """
+    for start, end in segments_of(run, arguments):
+        with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
+
+            def watch(folder: Path, shown: Bar = shown, start: int = start) -> Callable[[], None]:
+                return lambda: shown.reach(max(0, last_step(RunFolder(folder)) - start))
+
+            result = replay(run, start, end, arguments.scratch, watch, arguments.trust)
+        report(result, arguments.json)
+        yield result
 
 
 def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:
@@ -258,24 +286,6 @@ def report(result: Replay, as_json: bool) -> None:
             put(f"  {heading}, and {len(found) - SHOWN} more")
     for text in result.circumstances or ["code, versions and machine are recorded as the same"]:
         put(f"  now: {text}")
-
-
-@contextmanager
-def watched(run: StoredRun, start: int, end: int) -> Iterator[Callable[[Path], Any] | None]:
-    """Show on a terminal which step is computed; None elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{run.label}, steps {start} to {end}", total=end - start)
-
-        def watch(folder: Path) -> Any:
-            return lambda: bar.update(task, completed=max(0, last_step(RunFolder(folder)) - start))
-
-        yield watch
 
 
 def last_step(folder: RunFolder) -> int:

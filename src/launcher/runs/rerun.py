@@ -68,6 +68,24 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
     return runs
 
 
+def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
+    """Find the runs that several words name: those that fulfil all conditions of a filter (`state=completed sweep=lr`),
+    or without a condition each run by its name.
+
+    Args:
+        words: of the command line.
+        outputs: the folder of the runs.
+    Raises:
+        ConfigError: they name none.
+    """
+    if not any(is_condition(word) and not (Path(word) / "run.json").is_file() for word in words):
+        return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
+    runs = select(find_runs(outputs), words)
+    if not runs:
+        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
+    return runs
+
+
 def run_command(
     run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
 ) -> list[str]:

@@ -74,3 +74,24 @@ def test_the_list(store, runs):
     assert rows[3][0] == "corrupt-step-00000004" and "set aside" in output.splitlines()[3]
     found = json.loads(runs("list-checkpoints", "aa", "--json")[1])
     assert [row["step"] for row in found] == [2, None, 4] and found[0]["bytes"] > 400
+
+
+def test_verify_takes_a_filter_and_prints_a_row_for_each_run(store, make_run, runs):
+    make_run("gpt", "bb", config={"run": {"sweep": "lr"}})
+    make_run("mlp", "cc", state="failed")
+    (store.path(4) / "shard-00000.safetensors").unlink()
+    code, output, _ = runs("verify", "state=completed", "gpt")
+    bad, *rows = output.splitlines()
+    assert code == 1 and bad == f"{store.path(4)}  shard-00000.safetensors is missing"
+    assert [row.split() for row in rows] == [
+        ["run", "checkpoints", "size", "result"],
+        ["gpt/aa", "1", *rows[1].split()[2:-2], "1", "damaged"],
+        ["gpt/bb", "0", "0", "B", "no", "checkpoint"],
+    ]
+    code, output, _ = runs("verify", "sweep=lr")
+    assert (code, output.count("\n")) == (0, 1) and output.endswith("bb/checkpoints  no checkpoint\n")
+    code, output, _ = runs("verify", "state=completed", "--json")
+    found = [json.loads(line) for line in output.splitlines()]
+    assert [(row["run"], row["bad"]) for row in found] == [("gpt/aa", False), ("gpt/aa", True), ("gpt/bb", False)]
+    assert found[0]["size"] > 400 and found[1]["size"] is None
+    assert runs("verify", "state=paused") == (2, "", f"'state=paused': selects no run in {store.root.parents[2]}.\n")

@@ -1,5 +1,7 @@
 """`runs replay` on what it cannot replay; tests/end_to_end/test_replay.py trains."""
 
+import json
+
 import pytest
 
 
@@ -28,3 +30,18 @@ def test_replay_rejects_what_it_cannot_train(make_run, runs, steps, words, messa
     checkpoints(make_run, *steps)
     code, output, errors = runs("replay", "abcd1234", *words)
     assert (code, output) == (2, "") and message in errors
+
+
+def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it(make_run, runs):
+    checkpoints(make_run, 5)
+    make_run("mlp", "bbbb1234")
+    make_run("gpt", "ffff1234", state="failed")
+    code, output, errors = runs("replay", "state=completed")
+    heading, *rows = output.splitlines()
+    assert (code, errors, heading.split()) == (1, "", ["run", "equal", "result"])
+    ids = ["mlp/abcd1234", "mlp/bbbb1234"]
+    assert [row.split()[:4] for row in rows] == [[id, "0/0", "not", "replayed:"] for id in ids]
+    code, output, _ = runs("replay", "step=10", "--json")
+    found = [json.loads(line) for line in output.splitlines()]
+    assert code == 1 and [row["run"] for row in found] == [*ids, "gpt/ffff1234"]
+    assert not any(row["equal"] for row in found) and "has no checkpoint in" in found[1]["error"]

@@ -1,0 +1,46 @@
+"""A progress bar on standard error; nothing where that is not a terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Bar:
+    """A bar that is not shown."""
+
+    def advance(self, text: str) -> None:
+        """Count one more.
+
+        Args:
+            text: describes it.
+        """
+
+    def reach(self, count: int) -> None:
+        """Show that so many are done."""
+
+
+@contextmanager
+def bar(total: int, text: str = "") -> Iterator[Bar]:
+    """Show a progress bar until the end of the context.
+
+    Args:
+        total: how many there are to do.
+        text: describes the first one.
+    """
+    if not sys.stderr.isatty():
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=total)
+
+        class Shown(Bar):
+            def advance(self, text: str) -> None:
+                progress.update(task, advance=1, description=text)
+
+            def reach(self, count: int) -> None:
+                progress.update(task, completed=count)
+
+        yield Shown()
