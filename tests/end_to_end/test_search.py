@@ -24,7 +24,7 @@ FIXED = (
     "hooks.checkpointing.interval=5",
 )  # fmt: skip
 SEARCH = ("hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "hpo.pruner=asha", "hpo.n_trials=4")
-CHILD = "launcher.search.trial"
+CHILD = "launcher.cli.job"
 
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.distributions import FloatDistribution
 
-from launcher.cli.sweep import SweepJob
+from launcher.cli.sweep_job import SweepJob
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord

@@ -19,7 +19,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from launcher.cli.sweep import SweepJob
+    from launcher.cli.sweep_job import SweepJob
 
 
 @dataclass

@@ -7,8 +7,6 @@ Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); ot
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -17,14 +15,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
+from launcher.cli.parallel import Queue
+from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
 from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
-from launcher.config.lookup import check_identity
 from launcher.config.options import TRAIN_JOB
-from launcher.config.plain import to_plain
-from launcher.config.schema import validate_tree
 from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError, TrainingError
@@ -33,53 +30,6 @@ from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
-
-
-@dataclass
-class SweepJob:
-    """One job of a sweep."""
-
-    index: int
-    overrides: list[str]
-    composer: Composer
-    common: frozenset[str] = frozenset()
-    """Overrides that all jobs share; a label leaves them out."""
-    plain: dict[str, Any] = field(default_factory=dict)
-    """The resolved configuration, without Hydra's node; empty for an invalid job."""
-    hydra: dict[str, Any] = field(default_factory=dict)
-    """Hydra's node, interpolations as they are written."""
-    count: int = 1
-    """The number of jobs in the sweep."""
-
-    @property
-    def config(self) -> DictConfig:
-        """Composed at each access: a thousand of them would not fit in memory."""
-        return self.composer.compose(self.overrides, self.index)
-
-    def check(self) -> None:
-        """Compose and validate the job.
-
-        Raises:
-            ConfigError: with a sentence for every fault.
-        """
-        config = self.config
-        tree = to_plain(config)
-        self.hydra, self.plain = tree["hydra"], validate_tree(config, tree)
-        check_identity(self.plain["run"])
-
-    @property
-    def run(self) -> str:
-        """`<run.name>/<run.id>`"""
-        return f"{self.plain['run']['name']}/{self.plain['run']['id']}"
-
-    @property
-    def label(self) -> str:
-        shown = [each for each in self.overrides if each not in self.common and not each.startswith("hydra.")]
-        return " ".join([f"job {self.index + 1}/{self.count}", self.run, *shown])
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.plain["run"]["dir"])
 
 
 def check_jobs(
@@ -138,14 +88,23 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
         return results
-    return _run_in_turn(jobs, task, context, getattr(dispatch, "is_complete", None))
+    is_complete: IsComplete | None = getattr(dispatch, "is_complete", None)
+    fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
+    slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
+    if slots > 1:
+        return Queue(jobs, slots, lambda job: is_complete is not None and _is_done(job, is_complete), fail_fast).run()
+    return _run_in_turn(jobs, task, context, is_complete, fail_fast)
 
 
 IsComplete = Callable[[Mapping[str, Any]], bool]
 
 
 def _run_in_turn(
-    jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext, is_complete: IsComplete | None
+    jobs: Sequence[SweepJob],
+    task: TaskFunction,
+    context: HydraContext,
+    is_complete: IsComplete | None,
+    fail_fast: bool = False,
 ) -> list[JobReturn]:
     results: list[JobReturn] = []
     for job in jobs:
@@ -153,7 +112,7 @@ def _run_in_turn(
             signals.check()
             print(f"{job.label}: starts", flush=True)
             is_done = is_complete is not None and _is_done(job, is_complete)
-            result = _completed(job) if is_done else _run(job, task, context)
+            result = completed(job) if is_done else _run(job, task, context)
         except SystemExit as stop:
             print(f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started", flush=True)
             raise stop
@@ -161,6 +120,9 @@ def _run_in_turn(
         print(
             f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}", flush=True
         )
+        if fail_fast and result.status == JobStatus.FAILED:
+            print(f"sweep.fail_fast: {len(jobs) - len(results)} not started", file=sys.stderr, flush=True)
+            raise SystemExit(1)
     return results
 
 
@@ -176,12 +138,6 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
         return is_complete(of_the_run(plain))
     except Exception:
         return False  # it is reported when the job starts
-
-
-def _completed(job: SweepJob) -> JobReturn:
-    result = JobReturn(overrides=job.overrides)
-    result.status = JobStatus.COMPLETED
-    return result
 
 
 def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:

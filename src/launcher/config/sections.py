@@ -94,7 +94,18 @@ class CompileSettings:
     backend: str = "inductor"
 
 
-SECTIONS: dict[str, type] = {"run": RunSettings, "paths": PathsSettings, "trainer": TrainerSettings, "hpo": HpoSettings}
+@dataclass(frozen=True)
+class SweepSettings:
+    fail_fast: bool = False
+
+
+SECTIONS: dict[str, type] = {
+    "run": RunSettings,
+    "paths": PathsSettings,
+    "sweep": SweepSettings,
+    "trainer": TrainerSettings,
+    "hpo": HpoSettings,
+}
 
 
 @cache

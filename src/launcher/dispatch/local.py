@@ -45,10 +45,27 @@ class LocalDispatch:
         nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
         grace: after a signal, exit by force once neither a micro-batch nor the save has made progress for this many
             seconds; null: never.
+        parallel: runs of a sweep at a time, each as a process with its share of the GPUs; auto: one for each GPU.
     """
 
-    def __init__(self, nproc: PositiveInt | Literal["auto"] = "auto", grace: PositiveFloat | None = 120.0):
-        self.nproc, self.grace = nproc, grace
+    def __init__(
+        self,
+        nproc: PositiveInt | Literal["auto"] = "auto",
+        grace: PositiveFloat | None = 120.0,
+        parallel: PositiveInt | Literal["auto"] = 1,
+    ):
+        self.nproc, self.grace, self.parallel = nproc, grace, parallel
+
+    def slots(self) -> int:
+        """The number of runs of a sweep at a time.
+
+        Raises:
+            ConfigError: this process is one of several ranks, which must all run the same job.
+        """
+        slots = max(1, count_gpus()) if self.parallel == "auto" else self.parallel
+        if slots > 1 and join_ranks():
+            raise ConfigError(f"dispatch.parallel={self.parallel}: is not for one of several ranks; leave it out here.")
+        return slots
 
     def run(self, config: DictConfig) -> Any:
         """Run the job; returns what it returns on rank 0.

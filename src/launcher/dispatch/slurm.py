@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from launcher.config.plain import to_plain
 from launcher.config.resolve import stored
+from launcher.config.tree import get
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
@@ -186,6 +187,8 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
+        if get(jobs[0].plain, "sweep.fail_fast"):
+            raise ConfigError("sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently.")
         return self._submit([SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs])
 
     def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]) -> None:

@@ -131,8 +131,9 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
-        `resume` is the request (`run.resume`) that it has followed, `launched` and `device` are those of `Attempt`, `code` the folder whose git state is recorded
-        (default: the working directory), `command` what is stored of the command (see `launcher.config.command`).
+        `resume` is the request (`run.resume`) that it has followed, `launched` and `device` are those of `Attempt`,
+        `code` is the folder whose git state is recorded (default: the working directory), `command` what is stored of
+        the command (see `launcher.config.command`).
         Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()

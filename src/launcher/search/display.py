@@ -1,22 +1,15 @@
 """The trials of a search as a table: live on a terminal, and at the end."""
 
 import math
-import shutil
 from collections.abc import Sequence
-from typing import Any
 
-from rich.text import Text
-
+from launcher.cli.live import MOST_ROWS, LiveTable
 from launcher.config.direction import ranked
-from launcher.rundir.logs import console, is_live_terminal
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
 from launcher.search.search import Search
 from launcher.search.trials import Trial
 
-MOST_ROWS = 20
-LINES_BESIDES = 4
-"""Lines of a terminal that rows cannot use: the heading, the last message and the shell's output."""
 STYLES = {
     "running": "green",
     "preempted": "yellow",
@@ -27,42 +20,13 @@ STYLES = {
 }
 
 
-class Display:
-    """Prints what happens in a search: lines and, on a terminal, a live table below them.
-
-    Use it as a context manager; the table is erased at its end.
-    """
-
-    def __init__(self) -> None:
-        self._live: Any = None
-
-    def __enter__(self) -> "Display":
-        if is_live_terminal():
-            from rich.live import Live
-
-            self._live = Live(console=console(), auto_refresh=False, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, line: str) -> None:
-        if self._live is None:
-            print(line, flush=True)
-        else:
-            console().print(line, markup=False, highlight=False, soft_wrap=True)
+class Display(LiveTable):
+    """Prints what happens in a search."""
 
     def show(self, search: Search) -> None:
         """Redraw the table."""
-        if self._live is None:
-            return
-        width, height = shutil.get_terminal_size()
-        rows = max(1, min(MOST_ROWS, height - LINES_BESIDES))
-        table = trial_table(search, active_first(search)[:rows], width)
-        lines = table.lines(width, not console().no_color)
-        self._live.update(Text.from_ansi("\n".join(lines), no_wrap=True), refresh=True)
+        if self.is_live:
+            self.draw(trial_table(search, active_first(search)[: self.rows], terminal_width()))
 
 
 def print_table(search: Search) -> None:

@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.composer import Composer
 from launcher.cli.main import note_start
-from launcher.cli.sweep import SweepJob, check_jobs
+from launcher.cli.sweep import check_jobs
+from launcher.cli.sweep_job import SweepJob
 from launcher.config.construct import construct
 from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB

@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 
 from launcher.cli.composer import NOT_IN_NAME
+from launcher.cli.live import MOST_ROWS
 from launcher.config.compositions import is_group, parse
 from launcher.rundir.files import replace_file
-from launcher.search.display import MOST_ROWS, print_table
+from launcher.search.display import print_table
 from launcher.search.search import Search
 from launcher.search.trials import Trial, best_of, described
 

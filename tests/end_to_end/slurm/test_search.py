@@ -66,9 +66,7 @@ def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equal
             lab.preempt(node)
 
     local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
-    process = python.start(
-        *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.search.trial", 2)
-    )
+    process = python.start(*("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.cli.job", 2))
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()
     assert "2 trials, 2 completed" in log.read_text()

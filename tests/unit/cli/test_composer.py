@@ -5,7 +5,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from launcher.cli.composer import sweep_name
-from launcher.cli.sweep import SweepJob, check_jobs
+from launcher.cli.sweep import check_jobs
+from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import compose
 from launcher.config.identity import fix_name
 from launcher.config.plain import to_plain

@@ -66,7 +66,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "id": "1a2b3c4d",
         "name": "gpt-text",
         "state": "completed",
-            "queued": None,
+        "queued": None,
         "step": 100,
         "max_steps": 100,
         "checkpoint": None,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from launcher.cli.sweep import SweepJob
+from launcher.cli.sweep_job import SweepJob
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun

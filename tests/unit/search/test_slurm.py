@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.sweep import SweepJob
+from launcher.cli.sweep_job import SweepJob
 from launcher.config.options import TRAIN_JOB
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder

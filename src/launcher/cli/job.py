@@ -1,0 +1,45 @@
+"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, started by `launcher.dispatch.pool`.
+
+FILE has a checked and resolved configuration; RESULT gets what the job returns. When the command that started it ends,
+the job saves and ends too.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher.dispatch.rank import begin_as_child
+from launcher.process import signals
+
+
+def main() -> None:
+    begin_as_child()
+    try:
+        value = run(Path(sys.argv[1]))
+        for result in sys.argv[2:]:
+            Path(result).write_text(json.dumps(value, default=str))
+    finally:
+        signals.ignore()
+
+
+def run(file: Path) -> Any:
+    """Run the job of a file; returns what it returns.
+
+    Raises:
+        SystemExit: the job was rejected, failed, or was stopped by a signal.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from launcher.cli.main import task
+    from launcher.config import identity  # noqa: F401 - registers the resolvers
+
+    job = OmegaConf.load(file)
+    HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
+    # without a parent node
+    return task(OmegaConf.create(OmegaConf.to_container(job.config)))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

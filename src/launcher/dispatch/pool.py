@@ -1,0 +1,126 @@
+"""Several jobs at a time on this machine, each as a process with a share of the GPUs."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launcher.config.resolve import escaped
+from launcher.dispatch.gpus import count_gpus
+
+COMMAND = (sys.executable, "-m", "launcher.cli.job")
+PAUSE = 0.05
+"""Seconds between two looks at processes that were told to end."""
+
+
+class Pool:
+    """Processes of this machine, one for each job. When the command ends, they save and end too.
+
+    Args:
+        folder: gets a file and a log for each job.
+        slots: number of jobs at a time. The GPUs are divided among them.
+        noun: first part of the names of those files.
+    """
+
+    def __init__(self, folder: Path, slots: int, noun: str = "job"):
+        self.folder, self.noun = folder, noun
+        self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
+        self.slots: list[int | None] = [None] * slots
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int, config: Mapping[str, Any], hydra: Mapping[str, Any]) -> None:
+        """Start a job in a free slot.
+
+        Args:
+            number: identifies the job.
+            config: checked and resolved.
+            hydra: Hydra's node.
+        """
+        file, log = self.folder / "jobs" / f"{self._name(number)}.yaml", self._log(number)
+        for path in (file, log):
+            path.parent.mkdir(exist_ok=True)
+        OmegaConf.save(OmegaConf.create({"config": escaped(config), "hydra": hydra}), file)
+        slot = self.slots.index(None)
+        self.slots[slot] = number
+        env = {**os.environ, "LAUNCHER_PARENT": str(os.getpid()), **self._share(slot)}
+        with open(log, "ab") as output:
+            self.processes[number] = subprocess.Popen(
+                [*COMMAND, str(file), *self._results(number)],
+                env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def _results(self, number: int) -> list[str]:
+        """The file that gets what the job returns; none is needed where the run's folder tells it."""
+        return []
+
+    def _share(self, slot: int) -> dict[str, str]:
+        share = gpu_share(self.gpus, slot, len(self.slots))
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share else {}
+
+    def running(self) -> set[int]:
+        """The jobs that were started and that `ended` has not returned."""
+        return set(self.processes)
+
+    def ended(self) -> dict[int, int]:
+        """The exit codes of the jobs that have ended since the last call; negative for a signal that killed one."""
+        codes = {number: process.poll() for number, process in self.processes.items()}
+        ended = {number: code for number, code in codes.items() if code is not None}
+        for number in ended:
+            del self.processes[number]
+            self.slots[self.slots.index(number)] = None
+        return ended
+
+    def stop(self, numbers: Sequence[int]) -> None:
+        """Let jobs save and end."""
+        for number in numbers:
+            self.processes[number].terminate()
+
+    def close(self) -> dict[int, int]:
+        """Let all jobs save and end, and wait for them. Returns their exit codes."""
+        self.stop(sorted(self.running()))
+        codes: dict[int, int] = {}
+        while self.running():
+            codes |= self.ended()
+            time.sleep(PAUSE)
+        return codes
+
+    def why(self, number: int, code: int) -> str:
+        """Why a job was rejected (2) or failed, where its run has no reason: the last line that it printed."""
+        if code < 0:
+            return f"was killed by signal {-code}"
+        lines = [line for line in self._last_lines(number) if line.strip()]
+        if code == 2:
+            return lines[-1] if lines else "rejected"
+        return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
+
+    def _last_lines(self, number: int) -> list[str]:
+        try:
+            return self._log(number).read_text(errors="replace").splitlines()[-20:]
+        except OSError:
+            return []
+
+    def _name(self, number: int) -> str:
+        return f"{self.noun}-{number:04d}"
+
+    def _log(self, number: int) -> Path:
+        return self.folder / "logs" / f"{self._name(number)}.log"
+
+
+def devices(env: Mapping[str, str], count: int) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if visible := env.get("CUDA_VISIBLE_DEVICES"):
+        return [device.strip() for device in visible.split(",")][:count]
+    return [str(number) for number in range(count)]
+
+
+def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
+    """The GPUs of one slot. If there are fewer GPUs than slots, several slots share one."""
+    if not gpus:
+        return []
+    each = len(gpus) // slots
+    return list(gpus[slot * each : (slot + 1) * each]) if each else [gpus[slot % len(gpus)]]
