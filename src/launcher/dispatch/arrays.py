@@ -1,7 +1,7 @@
 """The arrays of a submission: writes their run folders, and calls sbatch once for each array."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,11 @@ WRITERS = 8
 """Threads that write run folders."""
 
 
-def chunks(runs: list[SubmittedRun]) -> Iterator[list[SubmittedRun]]:
-    """The runs of each array: its highest index must be below MaxArraySize."""
-    most = 1000
-    if len(runs) > 1:
-        most = max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
-    for start in range(0, len(runs), most):
-        yield runs[start : start + most]
+def most_tasks(runs: Sequence[SubmittedRun]) -> int:
+    """The number of runs that an array can have: its highest index must be below MaxArraySize."""
+    if len(runs) == 1:
+        return 1
+    return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
 
 
 def submit(

@@ -222,11 +222,13 @@ class SlurmDispatch:
             )
 
     def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
-        """Submit the runs that are not completed, running or queued, and return them.
+        """Submit the runs that are not completed, running or queued, and return them. Those for which SLURM has no room
+        now have the name of the `limit`.
 
         Args:
             code: the folder of a snapshot; None: make one if the configuration asks for it.
         Raises:
+            LimitReached: SLURM has room for none of them.
             ConfigError: they cannot be submitted.
         """
         with ExitStack() as locks:
@@ -248,17 +250,46 @@ class SlurmDispatch:
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         before = signals.install()
         try:
-            due = self.submit(runs, code)
+            due = self._submit_now(runs, code)
             self.warn(due, code)
-            report(runs, due)
+            report(runs, due, self.wait)
             if self.wait:
                 from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
 
-                return wait_for(runs)
+                return wait_for(runs, submit_rest=lambda rest: self._submit_rest(rest, code))
             signals.check()
         finally:
             signals.restore(before)
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
+
+    def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
+        """Submit what SLURM has room for; with `wait`, that may be nothing, as long as other jobs make room.
+
+        Raises:
+            LimitReached: it has room for none, and nothing is to wait.
+        """
+        try:
+            return self.submit(runs, code)
+        except submission.LimitReached as reached:
+            if not self.wait or not submission.queue_of(run.folder for run in runs):
+                raise
+            due = [run for run in runs if run.skipped is None]
+            for run in due:
+                run.limit = reached.limit
+            return due
+
+    def _submit_rest(self, rest: list[SubmittedRun], code: Path | None) -> None:
+        """Submit what SLURM has room for by now, and report it.
+
+        Raises:
+            ConfigError: SLURM rejects a run for another reason; or for its limit, though no other job is in the queue.
+        """
+        for run in rest:
+            run.limit = None
+        due = self._submit_now(rest, code)
+        for run in due:
+            if run.limit is None:
+                print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
 
     def _look_up(self, runs: Sequence[SubmittedRun]) -> dict[str, QueuedJob]:
         """Note which runs are completed, running or queued. Returns SLURM's queue."""
@@ -274,11 +305,22 @@ class SlurmDispatch:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due[0], [] if code is None else snapshot.lines(code))
-            first = script.flags.get("dependency")
-            for part, chunk in enumerate(arrays.chunks(due)):
+            first, rest, most, part = script.flags.get("dependency"), due, arrays.most_tasks(due), 0
+            while rest:
                 signals.check()
-                path = folder / f"job-{part}.sh"
-                job = arrays.submit(script, chunk, path, len(due) > 1, self.array_parallelism, code)
+                chunk, path = rest[:most], folder / f"job-{part}.sh"
+                try:
+                    job = arrays.submit(script, chunk, path, len(due) > 1, self.array_parallelism, code)
+                except submission.LimitReached as reached:  # SLURM rejects the whole array
+                    if len(chunk) > 1:
+                        most = len(chunk) // 2
+                        continue
+                    if part == 0:
+                        raise
+                    for run in rest:
+                        run.limit = reached.limit
+                    return
+                rest, part = rest[len(chunk) :], part + 1
                 if self.array_parallelism is not None:  # SLURM limits an array, not several
                     script.flags["dependency"] = ",".join(filter(None, (first, f"afterany:{job}")))
         except BaseException:

@@ -25,6 +25,8 @@ class SubmittedRun:
     overrides: Sequence[str] = ()
     skipped: str | None = None
     job_id: str | None = None
+    limit: str | None = None
+    """SLURM's limit that keeps it from being submitted now."""
 
     def __post_init__(self) -> None:
         self.folder = folder_of(self.config)
@@ -34,10 +36,17 @@ class SubmittedRun:
         return expanded(self.config["paths"]["outputs"]).absolute()
 
 
-def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
-    """Print the job of each run, or why it has none. `due`: the runs that were submitted."""
+def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: bool = False) -> None:
+    """Print the job of each run, or why it has none.
+
+    Args:
+        due: the runs that were to be submitted.
+        waits: the command submits the rest as room comes.
+    """
+    rest = [run for run in due if run.limit is not None]
+    due = [run for run in due if run.limit is None]
     for run in runs[:SHOWN]:
-        what = f"SLURM job {run.job_id}" if run.skipped is None else run.skipped
+        what = run.skipped or (f"SLURM job {run.job_id}" if run.limit is None else "not submitted yet")
         print(f"{run.label}: {what}, {run.folder.path}", flush=True)
     if len(runs) > SHOWN:
         print(f"... and {len(runs) - SHOWN} more")
@@ -47,7 +56,11 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun]) -> None:
         how = f"To follow it: python -m launcher.runs logs -f {shlex.quote(str(runs[0].folder.path))}"
     else:
         how = f"To list them: python -m launcher.runs --outputs {shlex.quote(str(runs[0].outputs))}"
-    print(f"{len(due)} submitted{jobs_text}, {len(runs) - len(due)} skipped. {how}", flush=True)
+    skipped = len(runs) - len(due) - len(rest)
+    print(f"{len(due)} submitted{jobs_text}, {skipped} skipped. {how}", flush=True)
+    if rest:
+        then = "are submitted as other jobs end" if waits else "repeat the command when other jobs have ended"
+        print(f"{len(rest)} not submitted yet, since SLURM has no room ({rest[0].limit}); {then}.", flush=True)
 
 
 def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:

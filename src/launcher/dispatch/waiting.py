@@ -30,9 +30,15 @@ GONE_LOOKS = 3
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
-def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time.sleep) -> list[JobReturn]:
-    """Wait until no run is left in SLURM's queue.
+def wait_for(
+    runs: Sequence[SubmittedRun],
+    sleep: Callable[[float], None] = time.sleep,
+    submit_rest: Callable[[list[SubmittedRun]], None] = lambda rest: None,
+) -> list[JobReturn]:
+    """Wait until no run is left in SLURM's queue, or is still to be submitted.
 
+    Args:
+        submit_rest: submits those of the runs for which SLURM has room by now.
     Returns:
         A result per run, in order: of a completed run the newest value of each metric, else its failure.
     Raises:
@@ -41,6 +47,7 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
     from rich.live import Live
 
     missing: dict[str, int] = {}
+    num_jobs: int | None = None
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
             stored = [StoredRun.read(run.folder.path) for run in runs]
@@ -49,16 +56,18 @@ def wait_for(runs: Sequence[SubmittedRun], sleep: Callable[[float], None] = time
             if sys.stdout.isatty():
                 live.update(_shown(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
-            open_runs = [run for run, state in pairs if is_open(run.label, state, queue, missing)]
+            rest = [run for run in runs if run.limit is not None]
+            open_runs = [run for run, state in pairs if run.limit or is_open(run.label, state, queue, missing)]
             if not open_runs:
                 break
             if signals.received():
-                print(
-                    f"{len(open_runs)} runs continue; this command no longer waits for them.",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                text = f"{len(open_runs) - len(rest)} runs continue; this command no longer waits for them."
+                text += f" {len(rest)} were not submitted; the same command submits them." if rest else ""
+                print(text, file=sys.stderr, flush=True)
                 raise signals.Stop(signals.received())
+            if rest and queue is not None and (num_jobs is None or len(queue) < num_jobs):
+                submit_rest(rest)
+            num_jobs = num_jobs if queue is None else len(queue)
             sleep(PAUSE)
         live.update(_shown(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]

@@ -136,9 +136,15 @@ class SlurmRunner:
         if not self.latest:
             dispatch.warn(due)
         for number, run in zip(numbers, runs, strict=True):
+            if run.limit is not None:
+                continue
             note = JobNote.read(run.folder)
             del self.due[number]
             self._register(number, Submitted(run.folder, None if note is None else note.job_id))
+        if limits := [run.limit for run in runs if run.limit is not None]:
+            for run in runs:
+                run.limit = None
+            raise submission.LimitReached(limits[0])
 
     def _postpone(self, error: ConfigError) -> None:
         """Try again later: SLURM may be busy, or the user's limit of jobs may be reached."""

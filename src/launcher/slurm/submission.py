@@ -79,6 +79,10 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         _remove_empty(*(path for path in (lock.path.parent, outputs, *outputs.parents) if path not in existing))
 
 
+LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")
+"""Limits of the number of jobs, of an association or a QOS, by SLURM's names: AssocMaxSubmitJobLimit, for instance."""
+
+
 @dataclass
 class JobNote:
     """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job, `job_id` only
@@ -215,6 +219,18 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     return queue
 
 
+class LimitReached(ConfigError):
+    """SLURM accepts no more jobs of the user for now.
+
+    Args:
+        limit: SLURM's name of the limit.
+    """
+
+    def __init__(self, limit: str):
+        super().__init__(f"dispatch=slurm: {limit}; repeat the command when other jobs have ended.")
+        self.limit = limit
+
+
 def hand_over(script: Path) -> str:
     """Submit a script; returns the job's id, which is written next to it.
 
@@ -241,9 +257,9 @@ def _submit(script: Path) -> str:
         if job is not None:
             return job.id.partition("_")[0]
         message = sbatch_message(error)
-        is_limit = "MaxSubmit" in message or "MaxJob" in message
-        advice = "repeat the command when other jobs have ended" if is_limit else "see dispatch.dry_run=true"
-        raise ConfigError(f"dispatch=slurm: {message}; {advice}.") from None
+        if LIMIT.search(message):
+            raise LimitReached(message.partition(" Batch job submission failed")[0]) from None
+        raise ConfigError(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
 
 
 def sbatch_message(error: Exception) -> str:
