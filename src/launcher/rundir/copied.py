@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import is_measured, read_rows
 
-COMMAND = (sys.executable, "-m", "launcher.search.trial")
+COMMAND = (sys.executable, "-m", "launcher.cli.job")
 LAST_LINES = 15
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
