@@ -125,6 +125,7 @@ $(if [[ $DBD == 1 ]]; then
 	echo "# with munge this is the socket to use towards slurmdbd (AuthInfo is not looked at there)"
 	echo "AccountingStoragePass=$STATE/run/munge.socket"
 	echo "AccountingStorageTRES=gres/gpu"
+	echo "AccountingStorageEnforce=limits"
 else
 	echo "AccountingStorageType=accounting_storage/none"
 fi)

@@ -316,7 +316,7 @@ class SlurmDispatch:
                         most = len(chunk) // 2
                         continue
                     if part == 0:
-                        raise
+                        raise submission.LimitReached(reached.limit, len(rest)) from None
                     for run in rest:
                         run.limit = reached.limit
                     return

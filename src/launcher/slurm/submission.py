@@ -224,10 +224,12 @@ class LimitReached(ConfigError):
 
     Args:
         limit: SLURM's name of the limit.
+        count: the number of runs for which it has no room.
     """
 
-    def __init__(self, limit: str):
-        super().__init__(f"dispatch=slurm: {limit}; repeat the command when other jobs have ended.")
+    def __init__(self, limit: str, count: int = 1):
+        waiting = f"{count} runs wait" if count > 1 else "the run waits"
+        super().__init__(f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended.")
         self.limit = limit
 
 

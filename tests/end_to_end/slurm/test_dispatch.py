@@ -111,6 +111,27 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
 
 
+def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path):
+    manage = ("sacctmgr", "--immediate")
+    cluster.run(*manage, "add", "qos", "few", "MaxSubmitJobsPerUser=2")
+    cluster.run(*manage, "modify", "user", "root", "set", "qos+=few")
+    command = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "-m", "seed=0,1,2,3,4", "dispatch.qos=few"]
+    first = cluster.launcher(*command, "dispatch.sbatch.begin=now+1hour")
+    assert first.returncode == 0, first.stderr
+    assert "2 submitted as SLURM job" in first.stdout
+    assert "3 not submitted yet, since SLURM has no room (QOSMaxSubmitJobPerUserLimit); repeat the" in first.stdout
+    assert len(run_folders(tmp_path)) == 2, "nothing is written for the others"
+    none = cluster.launcher(*command)
+    assert (none.returncode, "QOSMaxSubmitJobPerUserLimit: 3 runs wait; repeat" in none.stderr) == (2, True)
+    (job,) = {run["job_id"].partition("_")[0] for run in states(cluster, tmp_path).values()}
+    cluster.run("scancel", job)
+    rest = cluster.launcher(*command, "dispatch.wait=true")
+    assert rest.returncode == 0, rest.stderr
+    assert "are submitted as other jobs end" in rest.stdout
+    assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
+    assert len(run_folders(tmp_path)) == 5
+
+
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     lab = cluster
     words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true", "-m", "seed=0,1"]
