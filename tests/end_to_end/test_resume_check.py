@@ -13,7 +13,7 @@ def test_two_ranks_that_are_killed_resume_with_equal_bits(tmp_path: Path) -> Non
     words = ("strategy=fsdp", "dispatch.nproc=2", "job.kill=true", "job.steps=2", f"job.scratch={tmp_path}")
     done = launch(tmp_path / "outputs", *DIGITS, *words)
     assert done.returncode == 0, done.output
-    assert "Equal to the bit after kill -9 at step 2 and a resume: 24 tensors, 5 lines of metrics.jsonl" in done.output
+    assert "Bitwise identical after kill -9 at step 2 and a resume: 24 tensors, 5 lines of metrics.jsonl" in done.output
     assert not list(tmp_path.rglob("*"))
 
 

@@ -46,7 +46,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Stop:
-    """How a copy is stopped.
+    """The way in which a copy is stopped.
 
     Args:
         after: steps before it.
@@ -119,7 +119,7 @@ class ResumeCheckJob:
             raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
         tensors, lines = found.tensors, len(straight.lines(end))
         logger.info(
-            "Equal to the bit after %s at step %d and a resume: %d tensors, %d lines of metrics.jsonl, counters, and "
+            "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of metrics.jsonl, counters, and "
             "the random state of each rank.", how, at, tensors, lines,
         )  # fmt: skip
         return {"stopped_at": at, "tensors": tensors, "lines": lines}
@@ -225,7 +225,7 @@ class StopHook(BaseHook):
 
 
 class Comparison:
-    """What two copies do not share.
+    """The differences between two copies.
 
     Args:
         straight: the copy without a stop.

@@ -22,7 +22,7 @@ from launcher.strategies.weights import unwrap
 RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = "random state", "samples", "loss", "gradients", "weights"
 PARTS = "parts"
 EVENTS = (RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS)
-"""What a step reads and computes, in this order."""
+"""The values that a step reads and computes, in this order."""
 LIBRARIES = ("launcher", "torch", "numpy", "builtins", "collections", "threading", "logging", "functools", "hydra")
 """Packages whose objects have state of their own that says nothing: counters, caches, times."""
 HOLDERS = "torch.utils.data."
