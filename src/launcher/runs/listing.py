@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.rundir.history import BARS, encodable
+from launcher.runs import over
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import ask_queue, find_runs, uncollected
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY,KEY",
         help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
     )
+    parser.add_argument("--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each")
     parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
 
 
@@ -62,6 +64,9 @@ def listed(arguments: argparse.Namespace) -> int:
     runs = select(runs, arguments.words)
     columns = [key.strip() for key in (arguments.columns or "").split(",") if key.strip()]
     check_keys(runs, columns, "--columns=")
+    if arguments.over is not None:
+        over.show(runs, arguments.over, columns, arguments.sort, arguments.reverse, arguments.json)
+        return 0
     if arguments.sort:
         runs = sort(runs, arguments.sort, arguments.reverse)
     elif arguments.reverse:

@@ -14,6 +14,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
+from launcher.runs.over import OVER_HELP, Group, band, grouped
 from launcher.runs.rerun import selected
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric", metavar="KEY,KEY", default=LOSS, help="a panel for each (default: train/loss with val/loss)"
     )
+    parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; a band of one standard deviation around the mean")
     parser.add_argument("--against", choices=("step", "time", "samples"), default="step", help="the axis")
     parser.add_argument(
         "--smoothing",
@@ -71,8 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
     runs = list({run.folder.path.resolve(): run for run in named}.values())
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
+    if arguments.over is not None and arguments.against == "time":
+        raise ConfigError("--over: the runs have no values at equal times; use --against step or samples.")
+    groups = None if arguments.over is None else grouped(runs, arguments.over)
     output = arguments.output or (runs[0].folder.path if len(runs) == 1 else arguments.outputs) / "plot.png"
-    save(draw(runs, metrics, axis_of(runs, arguments.against, arguments.smoothing), arguments.log), output)
+    axis = axis_of(runs, arguments.against, arguments.smoothing)
+    save(draw(runs, metrics, axis, arguments.log, groups), output)
     return 0
 
 
@@ -136,9 +142,17 @@ def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float | None) ->
     return Axis(against, f"time ({unit})", scale, smoothing)
 
 
-def draw(runs: Sequence[StoredRun], metrics: Sequence[str], axis: Axis, log: bool = False) -> Any:
+def draw(
+    runs: Sequence[StoredRun],
+    metrics: Sequence[str],
+    axis: Axis,
+    log: bool = False,
+    groups: Sequence[Group] | None = None,
+) -> Any:
     """A figure with a panel for each metric, and in it a curve of each run.
 
+    Args:
+        groups: a band for each of them, in place of the curves.
     Raises:
         ConfigError: matplotlib is not installed.
     """
@@ -153,8 +167,11 @@ def draw(runs: Sequence[StoredRun], metrics: Sequence[str], axis: Axis, log: boo
         FigureCanvasAgg(figure)
         panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
         for panel, metric in zip(panels, metrics, strict=True):
-            draw_panel(panel, runs, metric, axis, log)
-        if len(runs) == 1:
+            if groups is None:
+                draw_panel(panel, runs, metric, axis, log)
+            else:
+                draw_bands(panel, groups, metric, axis, log)
+        if len(runs) == 1 and groups is None:
             figure.suptitle(plain_text(runs[0].label), fontsize=9, color="#6a737d")
         else:
             panels[0].legend(fontsize=8)
@@ -178,6 +195,39 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
     panel.set_xlabel(axis.unit)
     if is_log:
         panel.set_yscale("log", nonpositive="mask")
+
+
+def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
+    """The mean of each group, and one standard deviation around it. The training loss has the mean of the validation
+    loss next to it."""
+    dots = "val/loss" if metric == LOSS else None
+    runs = [run for group in groups for run in group.runs]
+    names = [metric, dots] if dots else [metric]
+    values = [value for run in runs for name in names for value in axis.curve(run, name).y if math.isfinite(value)]
+    is_log = log or is_wide(values)
+    for group, color in zip(groups, cycle(COLORS), strict=False):
+        count, label = len(group.runs), group.label or group.runs[0].name
+        style = {"color": color, "label": plain_text(f"{label} (n={count})")}
+        shown = band([smooth(axis.curve(run, metric), metric, axis.smoothing, is_log) for run in group.runs], is_log)
+        marks = {"marker": "o", "ms": 3.5, "mfc": "white"} if metric.startswith(VALIDATION) else {}
+        panel.plot(shown.x, shown.mean, **marks, **style)
+        panel.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
+        if dots:
+            points = band([axis.curve(run, dots) for run in group.runs], is_log)
+            spreads = [[m - x for m, x in zip(points.mean, points.low, strict=True)],
+                       [x - m for m, x in zip(points.mean, points.high, strict=True)]]  # fmt: skip
+            panel.errorbar(points.x, points.mean, spreads, color=color, ls="none", marker="o", ms=4, mfc="white", lw=1)
+    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
+    panel.set_xlabel(axis.unit)
+    if is_log:
+        panel.set_yscale("log", nonpositive="mask")
+
+
+def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:
+    """The values as they are drawn: those of training smoothed."""
+    if not metric.startswith(TRAINING) or metric.startswith(EXACT):
+        return curve
+    return curve.smoothed(default_smoothing(len(curve.x)) if smoothing is None else smoothing, log)
 
 
 def default_smoothing(points: int) -> float:

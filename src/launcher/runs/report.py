@@ -22,6 +22,7 @@ from launcher.runs.differences import differences
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
+from launcher.runs.over import OVER_HELP, grouped
 from launcher.runs.show import forked_from
 from launcher.runs.spent import Spent, spent
 from launcher.runs.stored_run import StoredRun
@@ -37,6 +38,7 @@ AXES = ("step", "time", "samples")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search")
     parser.add_argument("--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)")
+    parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; their curves as bands")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: report.html in the folder of runs or search"
     )
@@ -49,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         if folder is not None:
             data = study_data(StoredStudy.read(folder), arguments.metric)
         else:
-            data = report_data(selected_runs(arguments), arguments.metric)
+            runs = selected_runs(arguments)
+            groups = [] if arguments.over is None else grouped(runs, arguments.over)
+            data = report_data(runs, arguments.metric)
+            data["groups"] = [{"label": group.label, "runs": [run.id for run in group.runs]} for group in groups]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
         replace_file(output, page(data, plotly).encode())

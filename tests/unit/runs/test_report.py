@@ -156,12 +156,10 @@ document.body.dataset.result = JSON.stringify(result);
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
-def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
-    """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
-    runs("report")
+def in_browser(outputs, tmp_path, actions):
+    """What the actions write into `data-result`, after the page has been drawn."""
     page = tmp_path / "page.html"
-    page.write_text((outputs / "report.html").read_text().replace("</body>", ACTIONS + "</body>"))
+    page.write_text((outputs / "report.html").read_text().replace("</body>", actions + "</body>"))
     flags = (
         "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --virtual-time-budget=5000 --dump-dom"
     )
@@ -170,7 +168,14 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     (body,) = re.findall(r"<body[^>]*>", done.stdout)
     assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
     (written,) = re.findall(r'data-result="([^"]*)"', body)
-    result = json.loads(written.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return json.loads(written.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
+    """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
+    runs("report")
+    result = in_browser(outputs, tmp_path, ACTIONS)
     assert result["first"] == "aaaa0000,aaaa0002,aaaa0001,aaaa0003", "the best first, the one without a value last"
     assert "0.75 best val/accuracy (aaaa0000)" in result["facts"] and "1 times preempted" in result["facts"]
     assert "val/accuracy" in result["labels"] and len(result["legend"]) == 4
@@ -178,3 +183,27 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
     assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
     assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
+
+
+BANDS = """<script>
+const traces = () => element("curves").data.map(trace => [trace.fill ?? trace.mode, trace.name ?? ""]);
+const result = { shown: !element("bands-part").hidden };
+element("metric").value = "train/loss"; element("metric").dispatchEvent(new Event("input"));
+result.bands = traces();
+element("bands").checked = false; element("bands").dispatchEvent(new Event("input"));
+result.lines = traces().length;
+document.body.dataset.result = JSON.stringify(result);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
+    runs("report", "--over", "optimizer.lr")
+    result = in_browser(outputs, tmp_path, BANDS)
+    assert result["shown"]
+    assert [kind for kind, _ in result["bands"]] == ["lines", "tonexty", "lines"] * 2
+    assert [name for _, name in result["bands"] if name] == [
+        "note=fine (n=3)",
+        "note=&lt;/script>&lt;script>document.body.dataset.broken = 1&lt;/script>&lt;img src=x> (n=1)",
+    ]
+    assert result["lines"] == 8

@@ -1,0 +1,195 @@
+"""Groups of runs that differ in one key alone, such as `seed`: their table, and the mean and spread of their curves."""
+
+import json
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.config.messages import as_typed
+from launcher.errors import ConfigError
+from launcher.rundir.history import Curve
+from launcher.runs.differences import counts, differences, not_counted, without_defaults
+from launcher.runs.filters import check_keys, number, value_of
+from launcher.runs.format import number as short
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.table import Table
+
+OVER_HELP = "group runs that differ in this key alone: seed"
+
+
+@dataclass
+class Group:
+    """Runs that differ in the key alone, and what distinguishes them from other groups."""
+
+    runs: list[StoredRun]
+    differs: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.differs.items())
+
+    @property
+    def states(self) -> str:
+        """The state of its runs: `completed`, or `4 completed, 1 failed`."""
+        states = Counter(run.state for run in self.runs)
+        if len(states) == 1:
+            return next(iter(states))
+        return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+    def values(self, key: str) -> list[float]:
+        """The finite values of a metric or setting in the completed runs: others may be anywhere in their course."""
+        found = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
+        return [value for value in found if value is not None and math.isfinite(value)]
+
+
+def best_of(run: StoredRun, key: str) -> Any:
+    """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
+    if key.startswith("best "):
+        return run.best.get("value") if run.best.get("metric") == key.removeprefix("best ") else None
+    return value_of(run, key)
+
+
+def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
+    """The runs by all that can change their numbers but a key, and keys that only repeat it.
+
+    Raises:
+        ConfigError: no run has the key.
+    """
+    if runs and not any(key in run.settings or key in run.choices for run in runs):
+        check_keys(runs, [key], "--over=")
+        raise ConfigError(f"--over={key}: is not a key of the configuration; e.g. seed.")
+    ignored = not_counted(runs)
+    typed = [{name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)} for run in runs]
+    own = [row.get(key, run.choices.get(key)) for row, run in zip(typed, runs, strict=True)]
+    names = {name for row in typed for name in row}
+    repeats = {
+        name for name in names
+        if name == key or name.startswith(f"{key}.") or [row.get(name) for row in typed] == own
+    }  # fmt: skip
+    rows = without_defaults(runs, differences(runs))
+    members: dict[Any, list[int]] = defaultdict(list)
+    for index, (run, row) in enumerate(zip(runs, typed, strict=True)):
+        kept = tuple(sorted((name, value) for name, value in row.items() if name not in repeats))
+        members[run.name, kept].append(index)
+    return [
+        Group(
+            [runs[index] for index in indices],
+            {name: value for name, value in rows[indices[0]].items() if name not in repeats},
+        )
+        for indices in members.values()
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Format mean and standard deviation, as `0.1832 ± 0.0143`; `-` without values."""
+    if not values:
+        return "-"
+    mean = statistics.fmean(values)
+    return short(mean) if len(values) == 1 else f"{short(mean)} ± {statistics.stdev(values):.2g}"
+
+
+def show(
+    runs: list[StoredRun], key: str, columns: Sequence[str], sort: str | None, reverse: bool, as_json: bool
+) -> None:
+    """Print a line for each group.
+
+    Args:
+        columns: metrics or settings; none: the metrics that `best` follows, and the training loss.
+        sort: the mean of a column by which the groups are sorted.
+    Raises:
+        ConfigError: no run has a key.
+    """
+    groups = grouped(runs, key)
+    if not columns:
+        followed = dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best)
+        columns = [*followed, *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else [])]
+    if sort is not None:
+        check_keys(runs, [sort.removeprefix("best ")], "--sort=")
+        chosen = f"best {sort}" if f"best {sort}" in columns else sort
+        columns = columns if chosen in columns else [*columns, chosen]
+        groups = _sorted(groups, chosen, reverse)
+    elif reverse:
+        groups.reverse()
+    if as_json:
+        print(json.dumps([_as_json(group, columns) for group in groups], indent=2))
+        return
+    headings = ["name", "differs in", "state", "n", *columns]
+    rows = [
+        [group.runs[0].name, group.label or "-", group.states, str(_count(group)),
+         *(spread(group.values(column)) for column in columns)]
+        for group in groups
+    ]  # fmt: skip
+    if not rows:
+        print("There are no such runs.", file=sys.stderr)
+        return
+    Table(headings, rows, right=frozenset(range(3, len(headings))), shrinks=(1, 0)).print()
+
+
+def _count(group: Group) -> int:
+    return sum(run.state == "completed" for run in group.runs)
+
+
+def _sorted(groups: list[Group], column: str, reverse: bool) -> list[Group]:
+    means = [(statistics.fmean(values) if (values := group.values(column)) else None, group) for group in groups]
+    known = [(mean, group) for mean, group in means if mean is not None]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)
+    return [group for _, group in known] + [group for mean, group in means if mean is None]
+
+
+def _as_json(group: Group, columns: Sequence[str]) -> dict[str, Any]:
+    values = {column: group.values(column) for column in columns}
+    return {
+        "name": group.runs[0].name,
+        "differs": group.differs,
+        "runs": [run.id for run in group.runs],
+        "n": _count(group),
+        "metrics": {
+            column: {
+                "values": known,
+                "mean": statistics.fmean(known) if known else None,
+                "sd": statistics.stdev(known) if len(known) > 1 else None,
+            }
+            for column, known in values.items()
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Band:
+    """The mean of several curves, and the standard deviation around it, where all of them have a value."""
+
+    x: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def band(curves: Sequence[Curve], log: bool = False) -> Band:
+    """
+    Args:
+        curves: at the same places; others are left out.
+        log: of the logarithms, for a logarithmic scale: values without one are left out.
+    """
+    tables = [
+        {
+            x: math.log(y) if log else y
+            for x, y in zip(curve.x, curve.y, strict=True)
+            if math.isfinite(y) and (y > 0 or not log)
+        }
+        for curve in curves
+        if curve.x
+    ]
+    places = sorted(set.intersection(*map(set, tables))) if tables else []
+    means = [statistics.fmean(table[x] for table in tables) for x in places]
+    spreads = [statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in places]
+    back = math.exp if log else float
+    return Band(
+        places,
+        [back(mean) for mean in means],
+        [back(mean - sd) for mean, sd in zip(means, spreads, strict=True)],
+        [back(mean + sd) for mean, sd in zip(means, spreads, strict=True)],
+    )
