@@ -7,7 +7,7 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.compositions import Compositions
-from launcher.config.identity import fix_name
+from launcher.config.lookup import Runs, name_run, news
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
@@ -18,6 +18,9 @@ class Composer:
     def __init__(self, loader: ConfigLoader, master: DictConfig):
         self.loader = loader
         self.sweep = sweep_name(master)
+        self.continued: dict[str, str] = {}
+        """New keys of each run, by its id, that resumes under an equivalent configuration."""
+        self._runs = Runs()
         self._compositions = Compositions(lambda overrides: loader.load_sweep_config(master, overrides), loader)
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
@@ -25,12 +28,14 @@ class Composer:
 
         Raises:
             hydra.errors.HydraException: the overrides do not compose.
+            ConfigError: several runs have an equivalent configuration.
         """
         config = self._compositions.config(overrides)
         config.hydra.job.id, config.hydra.job.num = str(index), index
         if config.run.get("sweep") is None:
             OmegaConf.update(config, "run.sweep", self.sweep, force_add=True)
-        fix_name(config)
+        if (run := name_run(config, self._runs)) is not None:
+            self.continued[config.run.id] = news(config, run)
         return config
 
 

@@ -21,6 +21,7 @@ from launcher.config import schema
 from launcher.config.compose import compose, explicit
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
+from launcher.config.lookup import Runs, name_run, nearest, news
 from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.session import (
     COMPOSITION_ERRORS,
@@ -185,6 +186,7 @@ class Validation(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         fix_name(config)
         _check(schema.validate, config)
+        _check(_find_run, config)
         _note_existing(Path(config.run.dir))
         _warn_of_quota(config)
 
@@ -201,10 +203,23 @@ class Validation(Callback):
         _warn_of_quota(config)
 
 
+def _find_run(config: DictConfig) -> None:
+    """Choose the run that the configuration names, and print a line if it is another configuration's, or a new one."""
+    runs = Runs()
+    run = name_run(config, runs)
+    line = nearest(config, runs) if run is None else f"Continues {config.run.id}: {news(config, run)}"
+    if line is not None and not _is_later_rank():
+        print(line, flush=True)
+
+
+def _is_later_rank() -> bool:
+    return join_ranks() and os.environ["RANK"] != "0"
+
+
 def _warn_of_quota(config: DictConfig) -> None:
     """Warn once a command, where it is given: `paths.quota` is exceeded."""
     quota = config.paths.get("quota")
-    if quota is None or (join_ranks() and os.environ["RANK"] != "0"):
+    if quota is None or _is_later_rank():
         return
     if warning := over_quota(expanded(config.paths.outputs), str(quota)):
         print(f"! {warning}", file=sys.stderr, flush=True)

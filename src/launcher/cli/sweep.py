@@ -58,6 +58,9 @@ def check_jobs(
             faults.append(_same_run(twin, job))
     if faults:
         raise ConfigError(*dict.fromkeys(faults))
+    if composer.continued:
+        changes = "; ".join(dict.fromkeys(composer.continued.values()))
+        print(f"{len(composer.continued)} of {len(jobs)} jobs continue runs of an equivalent configuration: {changes}")
     return jobs
 
 

@@ -25,18 +25,21 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
         config: as it is stored (see `launcher.config.resolve.stored`).
         hydra: Hydra's node as plain containers; None: no command line composed the configuration.
     Returns:
-        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, and `identity`.
+        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, `identity`, and `identity_id`,
+        the id that it gives; null for a run that `run.id=...` names.
     """
     node = hydra or {}
     sources = get(node, "runtime.config_sources") or []
     folders = [source["path"] for source in sources if source["provider"] == "command-line"]
-    known = stored_identity(config.get("run") or {})
+    run = config.get("run") or {}
+    known = stored_identity(run)
     return {
         "overrides": None if hydra is None else list(get(node, "overrides.task") or []),
         "choices": for_json(get(node, "runtime.choices") or {}),
         "config_dir": folders[0] if folders else None,
         "config": for_json(flat(of_the_run(config))),
         "identity": None if known is None else known[1],
+        "identity_id": known[0] if known is not None and known[0] == run.get("id") else None,
     }
 
 

@@ -21,8 +21,8 @@ COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
-OPEN = "dispatch.sbatch"
-"""A node that takes any key, with `+` or without."""
+OPEN = ("dispatch.sbatch", "identity_renames")
+"""Nodes that take any key, with `+` or without."""
 MAX_CACHED = 64
 """Maximum number of cached group compositions, about 300 kB each."""
 
@@ -30,7 +30,7 @@ MAX_CACHED = 64
 def normalize(override: str) -> str:
     """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67 would be a number;
     `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option; `hpo.space` becomes texts; keys
-    of `dispatch.sbatch` are added.
+    of `OPEN` nodes are added.
 
     Raises:
         ConfigError: `hpo.space` cannot be parsed.
@@ -38,7 +38,7 @@ def normalize(override: str) -> str:
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
+    if equals and f"{key.lstrip('+')}.".startswith(tuple(f"{node}." for node in OPEN)):
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"

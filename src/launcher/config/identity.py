@@ -32,6 +32,8 @@ LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launch
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
 """The keys of `run` that are hashed if they are set: they make another run, or start it from another state."""
 
+NEVER_HASHED = {"run", "hydra", "identity_renames"}
+
 HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""
 
@@ -50,15 +52,17 @@ def run_id(config: DictConfig) -> str:
     Raises:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
     """
-    return _digest(_hashed(config))
+    return digest(hashed_identity(config))
 
 
-def _hashed(config: DictConfig) -> dict[str, Any]:
+def hashed_identity(config: DictConfig) -> dict[str, Any]:
+    """The tree that is hashed (see `identity`)."""
     with _no_recursion():
         return identity(config)
 
 
-def _digest(hashed: Mapping[str, Any]) -> str:
+def digest(hashed: Mapping[str, Any]) -> str:
+    """The id of a run with an identity."""
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
@@ -67,7 +71,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """Return the tree that is hashed: the resolved configuration without the keys of `run.identity_exclude`, and with
     the keys of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
     listed = OmegaConf.select(config, "run.identity_exclude")  # the schema rejects all but a list
-    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | {"run", "hydra"}
+    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | NEVER_HASHED
     tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)
 
@@ -87,6 +91,13 @@ def identity(config: DictConfig) -> dict[str, Any]:
         if (setting := OmegaConf.select(config, key)) is not None:
             hashed[key] = str(setting)
     return hashed
+
+
+def project_renames(config: DictConfig) -> dict[str, str]:
+    """The renames of `identity_renames`, old name to new name; the schema rejects all but a mapping of texts."""
+    written = OmegaConf.select(config, "identity_renames")
+    renames = to_plain(written) if isinstance(written, DictConfig) else {}
+    return {old: new for old, new in renames.items() if isinstance(new, str)}
 
 
 def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
@@ -150,8 +161,8 @@ def fix_name(config: DictConfig) -> None:
     hash the configuration again, and a stored configuration no longer has the interpolations that are hashed as
     written. If they do not resolve, validation reports why."""
     try:
-        hashed = _hashed(config)
-        own = _digest(hashed)
+        hashed = hashed_identity(config)
+        own = digest(hashed)
         name = config.run.name
         run_id = own if to_plain(config.run)["id"] == DERIVED else config.run.id
     except Exception:

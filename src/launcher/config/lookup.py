@@ -1,19 +1,182 @@
 """Which run on disk a configuration names."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from launcher.config.command import stored_identity
-from launcher.config.identity import changed_keys
-from launcher.config.messages import show
+from launcher.config.equivalence import canonical, identity_key
+from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, project_renames, run_id
+from launcher.config.messages import as_typed, show
 from launcher.config.secrets import is_expression
-from launcher.config.tree import leaves
+from launcher.config.tree import leaves, mapped
 from launcher.errors import ConfigError
+from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, read_record
 
 MAX_SHOWN = 5
 """Differences in a message."""
+KEPT = ("state", "best", "attempts", "identity", "identity_id")
+"""Keys of a record that a look-up reads."""
+MAX_NEAR = 3
+"""A run that differs in more keys is not near."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run on disk that its configuration has named."""
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        identity: dict[str, Any] = self.record["identity"]
+        return identity
+
+    @property
+    def started(self) -> str:
+        attempts = self.record.get("attempts") or [{}]
+        return str(attempts[0].get("started") or "")
+
+
+@dataclass
+class Runs:
+    """The runs of a name, which a command reads once however many jobs it has. The first job decides the renames."""
+
+    _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
+    _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
+
+    def of(self, folder: Path) -> list[Known]:
+        """The runs in the folder of a name."""
+        if folder not in self._by_folder:
+            self._by_folder[folder] = list(_known(folder))
+        return self._by_folder[folder]
+
+    def equivalent(self, folder: Path, key: str, renames: Mapping[str, str]) -> list[Known]:
+        """The runs with an equivalent identity.
+
+        Args:
+            folder: of the name.
+            key: of the identity (see `identity_key`).
+            renames: the project's.
+        """
+        if folder not in self._by_key:
+            index = self._by_key[folder] = {}
+            for run in self.of(folder):
+                index.setdefault(identity_key(run.identity, renames), []).append(run)
+        return self._by_key[folder].get(key, [])
+
+
+def _known(folder: Path) -> Iterator[Known]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.name[0] != ".")
+    except OSError:
+        return
+    for name in names:
+        try:
+            record = read_record(folder / name / "run.json")
+        except (OSError, ValueError):
+            continue
+        is_named = record.get("identity") is not None and record.get("identity_id") is not None
+        is_current = record.get("identity_version") == IDENTITY_VERSION
+        if is_named and is_current and not is_copy(folder / name, record.get("folder")):
+            yield Known(folder / name, {key: record.get(key) for key in KEPT})
+
+
+def name_run(config: DictConfig, runs: Runs) -> Known | None:
+    """Set a run's name and id. The id is a hash of the configuration, unless a run of an equivalent configuration
+    exists, and none of this one: then the id of that run.
+
+    Returns:
+        The equivalent run; None: the run has the id of its own configuration, or one that was typed.
+    Raises:
+        ConfigError: several runs are equivalent.
+    """
+    fix_name(config)
+    known = stored_identity(config.run)
+    if known is None or known[0] != config.run.id or Path(config.run.dir).exists():
+        return None
+    place = Path(config.run.dir).parent
+    renames = project_renames(config)
+    found = runs.equivalent(place, identity_key(known[1], renames), renames)
+    found = [run for run in found if _has_equal_secrets(config, known, run)]
+    found = [run for run in found if run.record["identity_id"] == known[0]] or found
+    if len(found) > 1:
+        listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
+        raise ConfigError(
+            f"run.id={known[0]}: {len(found)} runs have an equivalent configuration, {listed}; choose one with "
+            "run.id=<id>, or start another run with run.tag=<word>."
+        )
+    if not found:
+        return None
+    config.run.id = found[0].folder.name
+    return found[0]
+
+
+def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
+    """Return whether the values from the environment, which are not stored, are those that the run was named by: with
+    them, its identity has its id."""
+    if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
+        return True
+    values = leaves(hashed_identity(config))
+
+    def value(stored: Any, keys: tuple[Any, ...]) -> Any:
+        path = ".".join(map(str, keys))
+        return values.get(path, stored) if _is_kept(path, stored) else stored
+
+    own: str = run.record["identity_id"]
+    return digest(mapped(run.identity, value)) == own
+
+
+def _is_kept(path: str, value: Any) -> bool:
+    return isinstance(value, str | list | dict) and is_expression(str(value), path.rpartition(".")[2])
+
+
+def news(config: DictConfig, run: Known) -> str:
+    """Return the differences of a configuration from an equivalent one, in a line."""
+    known = stored_identity(config.run)
+    sentences = drift(run.identity, {} if known is None else known[1])
+    more = " ..." if len(sentences) > MAX_SHOWN else ""
+    return " ".join(sentences[:MAX_SHOWN]) + more
+
+
+def nearest(config: DictConfig, runs: Runs) -> str | None:
+    """A line about the run of the same name that differs in the fewest keys; None: this run exists, or no run is near.
+
+    Args:
+        config: of the new run, named by `name_run`.
+    """
+    known = stored_identity(config.run)
+    if known is None or known[0] != config.run.id or Path(config.run.dir).exists():
+        return None
+    renames = project_renames(config)
+    current = leaves(canonical(known[1], renames))
+    near: list[tuple[int, str, list[str], Known]] = []
+    for run in runs.of(Path(config.run.dir).parent):
+        before = leaves(canonical(run.identity, renames))
+        keys = changed_keys(before, current)
+        if 0 < len(keys) <= MAX_NEAR:
+            shown = [f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys]
+            near.append((-len(keys), run.started, shown, run))
+    if not near:
+        return None
+    _, _, shown, run = max(near, key=lambda each: each[:2])
+    best = run.record["best"]
+    value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
+    return f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has {', '.join(shown)}."
+
+
+def is_same(before: DictConfig, now: DictConfig) -> bool:
+    """Return whether two configurations name the same run: their identities are equal or equivalent."""
+    if run_id(before) == run_id(now):
+        return True
+    one, other = (identity_key(hashed_identity(each), project_renames(now)) for each in (before, now))
+    return one == other
 
 
 def check_identity(run: Mapping[Any, Any]) -> None:

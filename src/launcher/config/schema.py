@@ -202,7 +202,7 @@ def _trains(tree: dict[str, Any]) -> bool:
 
 
 def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
-    tops = {key: value for key, value in tree.items() if key in ("seed", "device")}
+    tops = {key: value for key, value in tree.items() if key in section(Top).names}
     yield from _keys("", tops, replace(section(Top), name="a run"), partial=False)
     for name, keys in SECTIONS.items():
         value = tree.get(name)

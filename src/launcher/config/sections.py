@@ -14,6 +14,7 @@ from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 class Top:
     seed: Annotated[int, Ge(0), Lt(2**32)]
     device: Literal["auto", "cpu", "cuda", "mps"]
+    identity_renames: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

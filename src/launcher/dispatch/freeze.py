@@ -12,8 +12,7 @@ from pathlib import Path
 from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.explain import explain, report
-from launcher.config.identity import fix_name
-from launcher.config.lookup import check_identity
+from launcher.config.lookup import Runs, check_identity, name_run, news
 from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
@@ -46,7 +45,8 @@ def prepare(overrides: list[str]) -> Path | None:
         ConfigError: the configuration is invalid, or a process is working on the run.
     """
     config = compose(overrides)
-    fix_name(config)
+    if (run := name_run(config, Runs())) is not None:
+        print(f"Continues {config.run.id}: {news(config, run)}", flush=True)
     plain = schema.validate(config)
     check_identity(plain["run"])
     folder = folder_of(plain)

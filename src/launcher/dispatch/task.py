@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from launcher.config import schema
 from launcher.config.construct import construct
-from launcher.config.lookup import check_identity
+from launcher.config.lookup import Runs, check_identity, name_run
 from launcher.config.resolve import resolved
 from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
@@ -25,6 +25,8 @@ def task(config: DictConfig) -> Any:
     if not signals.installed():  # in a process of a Hydra launcher, which has its own handlers
         signals.install()
     schema.validate(config)
+    if config.run.get("identity") is None:  # a launcher of another package has composed it
+        name_run(config, Runs())
     check_identity(config.run)
     RunFolder(config.run.dir).check_links()
     alone = not join_ranks()  # several ranks must exit together, so they check once they can agree

@@ -231,9 +231,9 @@ class CheckpointRestorer:
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True
-        from launcher.config.identity import run_id
+        from launcher.config.lookup import is_same
 
-        return run_id(OmegaConf.load(file)) == run_id(OmegaConf.create(self.config))  # type: ignore[arg-type]
+        return is_same(OmegaConf.load(file), OmegaConf.create(self.config))  # type: ignore[arg-type]
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format

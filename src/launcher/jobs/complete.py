@@ -21,8 +21,8 @@ from launcher.checkpoint.find import (
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import has_checkpointing
 from launcher.config.command import command_record, task_overrides
-from launcher.config.identity import run_id
 from launcher.config.length import with_steps
+from launcher.config.lookup import is_same
 from launcher.config.resolve import escaped
 from launcher.config.tree import nested
 from launcher.errors import ConfigError
@@ -144,7 +144,7 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt had another configuration, apart from what cannot change the numbers."""
     before, now = record.data["config"], command_record(config, None)["config"]
-    return bool(before) and len({run_id(OmegaConf.create(escaped(nested(values)))) for values in (before, now)}) > 1
+    return bool(before) and not is_same(*(OmegaConf.create(escaped(nested(values))) for values in (before, now)))
 
 
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:

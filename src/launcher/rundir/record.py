@@ -86,6 +86,7 @@ class RunRecord:
             "config_dir": None,
             "config": {},
             "identity": None,
+            "identity_id": None,
             "identity_version": None,
             "folder": None,
         }
@@ -295,8 +296,11 @@ class RunRecord:
 
     def _note_command(self, command: Mapping[str, Any]) -> None:
         """Note the newest command. The identity is that of the first: what a run is named by does not change."""
-        identity = self.data["identity"] or command.get("identity")
-        self.data.update(command, identity=identity, identity_version=None if identity is None else IDENTITY_VERSION)
+        is_named = self.data["identity"] is not None
+        named_by = self.data if is_named else command
+        identity, own = named_by.get("identity"), named_by.get("identity_id")
+        version = None if identity is None else IDENTITY_VERSION
+        self.data.update(command, identity=identity, identity_id=own, identity_version=version)
 
     def _roll_back(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again."""

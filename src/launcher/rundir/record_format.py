@@ -27,7 +27,7 @@ RECORD_TYPES: dict[str, Any] = {
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
     "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
     "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
-    "identity": (dict, NoneType), "identity_version": OPTIONAL_INT,
+    "identity": (dict, NoneType), "identity_id": OPTIONAL_TEXT, "identity_version": OPTIONAL_INT,
     "folder": OPTIONAL_TEXT,
 }  # fmt: skip
 FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}

@@ -342,3 +342,24 @@ def test_a_command_warns_over_the_quota(folder: Path, capsys: pytest.CaptureFixt
     assert "quota" not in capsys.readouterr().err
     assert exit_code(*words, "paths.quota=much") == 2
     assert "paths.quota='much': should be a number and a unit" in capsys.readouterr().err
+
+
+def test_a_start_resumes_the_run_of_an_equivalent_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("model=mlp", "data=digits", "device=cpu", "hooks=[checkpointing]")
+    assert exit_code(*words, "~model.dropout", "trainer.max_steps=2", "trainer.pause_at=1") == 0
+    (run,) = (folder / "outputs" / "mlp-digits").iterdir()
+    assert "New run" not in capsys.readouterr().out
+    assert exit_code(*words, "trainer.max_steps=2") == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"Continues {run.name}: model.dropout=0: is new.\n") and "(step 1)" in output
+    assert exit_code(*words, "trainer.max_steps=2") == 0
+    assert "is complete already" in capsys.readouterr().out
+    assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]
+    assert exit_code("-m", *words, "trainer.max_steps=2", "seed=0,1") == 0
+    output = capsys.readouterr().out
+    assert "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0: is new.\n" in output
+    assert "New run" not in output
+    assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
+    assert "New run. Nearest: " in capsys.readouterr().out

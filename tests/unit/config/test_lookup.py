@@ -1,6 +1,8 @@
 """A run that is found by its id must have the configuration of the command."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,26 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import command_record, stored_identity
 from launcher.config.identity import fix_name
-from launcher.config.lookup import check_identity
+from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from support.composition import composed
+from support.paths import ROOT
 
 
 def config_of(outputs: Path, *overrides: str) -> DictConfig:
     config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
     fix_name(config)
     return config
+
+
+def named(outputs: Path, *overrides: str) -> tuple[DictConfig, str | None]:
+    """A configuration with the run that it finds, and the id of an equivalent one."""
+    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
+    run = name_run(config, Runs())
+    return config, None if run is None else run.folder.name
 
 
 def begin(config: DictConfig) -> RunRecord:
@@ -86,6 +96,79 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
     same = config_of(tmp_path, f"+trainer.own=['{value}']", f"+data.own=a-{value}")
     if same.run.id == config.run.id:  # the id is a hash of the values
         check_identity(same.run)
+
+
+def cases() -> list[tuple[str, str, bool]]:
+    rows = re.findall(
+        r"^\|[^|]+\| (yes|no) \| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "docs" / "naming.md").read_text(), re.MULTILINE
+    )
+    return [(before, now, same == "yes") for same, before, now in rows]
+
+
+def test_the_table_of_changes_is_read() -> None:
+    assert len(cases()) == 14
+
+
+@pytest.mark.parametrize(("before", "now", "is_same"), cases())
+def test_the_table_of_changes_is_true(tmp_path: Path, before: str, now: str, is_same: bool) -> None:
+    first = config_of(tmp_path, *before.split())
+    begin(first)
+    config, found = named(tmp_path, *now.split())
+    assert found == (first.run.id if is_same else None)
+    assert (config.run.dir == first.run.dir) == is_same
+
+
+def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path: Path) -> None:
+    begin(config_of(tmp_path, "~model.dropout"))
+    config = config_of(tmp_path)
+    begin(config)
+    assert named(tmp_path)[0].run.id == config.run.id
+
+
+def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path: Path) -> None:
+    first = config_of(tmp_path, "~model.dropout")
+    begin(first)
+    shutil.copytree(first.run.dir, Path(first.run.dir).parent / "copy")
+    assert named(tmp_path)[1] == first.run.id
+    begin(config_of(tmp_path, "~model.dropout", "~trainer.deterministic"))
+    with pytest.raises(ConfigError, match="2 runs have an equivalent configuration") as caught:
+        named(tmp_path)
+    assert first.run.id in str(caught.value) and "run.id=<id>" in str(caught.value)
+    assert named(tmp_path, f"run.id={first.run.id}")[0].run.id == first.run.id
+
+
+def test_a_run_that_was_named_outright_is_only_found_by_that_name(tmp_path: Path) -> None:
+    begin(config_of(tmp_path, "run.id=mine"))
+    assert named(tmp_path)[1] is None
+    assert named(tmp_path, "~model.dropout")[1] is None
+
+
+@pytest.mark.parametrize(("now", "is_same"), [("5", True), ("6", False)])
+def test_a_value_from_the_environment_decides_although_it_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str, is_same: bool
+) -> None:
+    own = ("+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'")
+    monkeypatch.setenv("OWN_VALUE", "5")
+    first = config_of(tmp_path, *own)
+    begin(first)
+    monkeypatch.setenv("OWN_VALUE", now)
+    assert named(tmp_path, *own, "~model.dropout")[1] == (first.run.id if is_same else None)
+
+
+def test_what_is_new_and_what_is_near_is_a_line(tmp_path: Path) -> None:
+    first = config_of(tmp_path, "~model.dropout", "seed=3")
+    begin(first)
+    replace(Path(first.run.dir), state="completed", best={"metric": "val/loss", "value": 1.5, "step": 1})
+    runs = Runs()
+    config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "seed=3"])
+    run = name_run(config, runs)
+    assert run is not None and news(config, run) == "model.dropout=0: is new."
+    assert nearest(config, runs) is None
+    config, _ = named(tmp_path, "optimizer.lr=0.5", "seed=4")
+    line = f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003, seed=3."
+    assert nearest(config, Runs()) == line
+    assert nearest(named(tmp_path, "optimizer=sgd")[0], Runs()) is None  # differs in many keys
+    assert nearest(named(tmp_path / "empty")[0], Runs()) is None
 
 
 JSON = st.recursive(

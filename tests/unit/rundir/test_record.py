@@ -61,7 +61,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
     assert data.pop("versions")["python"] == sys.version.split()[0]
     assert data.pop("git") == git_state(Path.cwd())
     assert [data.pop(key) for key in ("overrides", "choices", "config_dir", "config")] == [None, {}, None, {}]
-    assert (data.pop("identity"), data.pop("identity_version")) == (None, None)
+    assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [None, None, None]
     assert data == {
         "id": "1a2b3c4d",
         "name": "gpt-text",
