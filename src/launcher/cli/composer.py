@@ -34,8 +34,8 @@ class Composer:
         config.hydra.job.id, config.hydra.job.num = str(index), index
         if config.run.get("sweep") is None:
             OmegaConf.update(config, "run.sweep", self.sweep, force_add=True)
-        if (run := name_run(config, self._runs)) is not None:
-            self.continued[config.run.id] = news(config, run)
+        if (run := name_run(config, self._runs)) is not None and (changes := news(config, run)):
+            self.continued[config.run.id] = changes
         return config
 
 

@@ -21,7 +21,7 @@ from launcher.config import schema
 from launcher.config.compose import compose, explicit
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
-from launcher.config.lookup import Runs, name_run, nearest, news
+from launcher.config.lookup import Runs, continues, name_run, nearest
 from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.session import (
     COMPOSITION_ERRORS,
@@ -207,7 +207,7 @@ def _find_run(config: DictConfig) -> None:
     """Choose the run that the configuration names, and print a line if it is another configuration's, or a new one."""
     runs = Runs()
     run = name_run(config, runs)
-    line = nearest(config, runs) if run is None else f"Continues {config.run.id}: {news(config, run)}"
+    line = nearest(config, runs) if run is None else continues(config, run)
     if line is not None and not _is_later_rank():
         print(line, flush=True)
 

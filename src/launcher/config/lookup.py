@@ -145,6 +145,12 @@ def news(config: DictConfig, run: Known) -> str:
     return " ".join(sentences[:MAX_SHOWN]) + more
 
 
+def continues(config: DictConfig, run: Known) -> str:
+    """Return the line that says which run `name_run` has found."""
+    changes = news(config, run)
+    return f"Continues {config.run.id}: {changes}" if changes else f"Continues {config.run.id}, by `runs adopt`."
+
+
 def nearest(config: DictConfig, runs: Runs) -> str | None:
     """A line about the run of the same name that differs in the fewest keys; None: this run exists, or no run is near.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.explain import explain, report
-from launcher.config.lookup import Runs, check_identity, name_run, news
+from launcher.config.lookup import Runs, check_identity, continues, name_run
 from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
@@ -46,7 +46,7 @@ def prepare(overrides: list[str]) -> Path | None:
     """
     config = compose(overrides)
     if (run := name_run(config, Runs())) is not None:
-        print(f"Continues {config.run.id}: {news(config, run)}", flush=True)
+        print(continues(config, run), flush=True)
     plain = schema.validate(config)
     check_identity(plain["run"])
     folder = folder_of(plain)

@@ -294,6 +294,18 @@ class RunRecord:
         self.data["state"] = "failed" if outcome == "killed" else outcome
         patiently(self._write)  # the last write: no later one makes up for it
 
+    def name_by(self, identity: Mapping[str, Any], own: str) -> None:
+        """Make this the run of another configuration.
+
+        Args:
+            identity: of the configuration, as it is stored.
+            own: the id that the configuration has.
+        Raises:
+            OSError: the record cannot be written.
+        """
+        self.data.update(identity=dict(identity), identity_id=own, identity_version=IDENTITY_VERSION)
+        self._write()
+
     def _note_command(self, command: Mapping[str, Any]) -> None:
         """Note the newest command. The identity is that of the first: what a run is named by does not change."""
         is_named = self.data["identity"] is not None

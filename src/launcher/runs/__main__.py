@@ -18,7 +18,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = (
     "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
-    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "why", "replay", "test",
+    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "why", "adopt", "replay", "test",
     "du", "clean", "cost",
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""

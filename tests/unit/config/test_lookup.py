@@ -11,21 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.command import command_record, stored_identity
+from launcher.config.command import stored_identity
 from launcher.config.identity import fix_name
 from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError
-from launcher.rundir.folder import RunFolder
-from launcher.rundir.record import RunRecord
 from support.composition import composed
+from support.named_runs import begin, config_of
 from support.paths import ROOT
-
-
-def config_of(outputs: Path, *overrides: str) -> DictConfig:
-    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
-    fix_name(config)
-    return config
 
 
 def named(outputs: Path, *overrides: str) -> tuple[DictConfig, str | None]:
@@ -33,14 +26,6 @@ def named(outputs: Path, *overrides: str) -> tuple[DictConfig, str | None]:
     config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
     run = name_run(config, Runs())
     return config, None if run is None else run.folder.name
-
-
-def begin(config: DictConfig) -> RunRecord:
-    record = RunRecord(RunFolder(config.run.dir).create())
-    record.begin_attempt(
-        start_step=0, max_steps=1, world_size=1, strategy="none", command=command_record(stored(config), None)
-    )
-    return record
 
 
 def replace(folder: Path, **changes: Any) -> None:

@@ -1,0 +1,85 @@
+"""Make a run the run of a configuration: from now on, that command resumes it."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.text import Text
+
+from launcher.config import schema
+from launcher.config.command import stored_identity
+from launcher.config.compose import compose
+from launcher.config.identity import fix_name
+from launcher.config.lookup import Runs, check_identity, name_run
+from launcher.config.messages import as_typed
+from launcher.config.options import own_folder
+from launcher.config.tree import flat
+from launcher.errors import ConfigError
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
+from launcher.runs.compare import table
+from launcher.runs.differences import varying
+from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.page import Page
+from launcher.runs.rerun import key_of, outputs_of, quoted
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.why import identity_of
+
+OUTPUTS = "paths.outputs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="OVERRIDE", help="the command line, after --: model=mlp seed=1"
+    )
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="the folder of the command's own options")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    run = find_run(arguments.run, arguments.outputs)
+    before = identity_of(run.folder.record_path, run.label)
+    config = configured(run, arguments.overrides, arguments.config_dir)
+    known = stored_identity(config.run)
+    assert known is not None  # the configuration is valid
+    now = flat(known[1])
+    page = Page()
+    keys = sorted(varying([before, now]))
+    rows = {key: [as_typed(each[key]) if key in each else None for each in (before, now)] for key in keys}
+    if rows:
+        page.print(table("identity", rows, ["before", "now"]))
+    with RunLock(run.folder), run.folder.being_written():
+        RunRecord(run.folder).name_by(known[1], known[0])
+    page.print(Text(f"{run.label} is the run of this configuration: the same command resumes it."))
+    return 0
+
+
+def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """Compose the configuration that adopts a run.
+
+    Raises:
+        ConfigError: it is invalid, it names its runs otherwise, or it has another run already.
+    """
+    place = run.folder.path.parent
+    if OUTPUTS not in map(key_of, overrides):
+        overrides = [*overrides, f"{OUTPUTS}={quoted(str(outputs_of(run.folder.path, run.name)))}"]
+    config = compose(overrides, config_dir or own_folder())
+    fix_name(config)
+    schema.validate(config)
+    if Path(config.run.dir).parent.resolve() != place.resolve():
+        raise ConfigError(
+            f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked up; add "
+            f"run.name={run.name}."
+        )
+    own = Path(config.run.dir)
+    if own.resolve() == run.folder.path.resolve():
+        return config
+    check_identity(config.run)
+    found = name_run(config, Runs())
+    taken = own if own.exists() else None if found is None else found.folder
+    if taken is not None and taken.resolve() != run.folder.path.resolve():
+        raise ConfigError(
+            f"'{run.label}': {taken} is the run of this configuration already; move it away, or add run.tag=<word>."
+        )
+    return config

@@ -1,0 +1,26 @@
+"""Runs of composed configurations, as training leaves their records."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from launcher.config.command import command_record
+from launcher.config.identity import fix_name
+from launcher.config.resolve import stored
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
+from support.composition import composed
+
+
+def config_of(outputs: Path, *overrides: str) -> DictConfig:
+    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
+    fix_name(config)
+    return config
+
+
+def begin(config: DictConfig) -> RunRecord:
+    record = RunRecord(RunFolder(config.run.dir).create())
+    record.begin_attempt(
+        start_step=0, max_steps=1, world_size=1, strategy="none", command=command_record(stored(config), None)
+    )
+    return record
