@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
-from launcher.config.compositions import COLLECTIONS
+from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits
 from launcher.config.length import length_faults
@@ -138,9 +138,19 @@ def _check_hydra(tree: dict[str, Any]) -> None:
             faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
         elif source["schema"] == "file" and not Path(path).is_dir():
             faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
-    faults += [] if faults else _hidden_options(tree)
+    faults += [] if faults else [*_several_options(tree), *_hidden_options(tree)]
     if faults:
         raise ConfigError(*map(str, faults))
+
+
+def _several_options(tree: dict[str, Any]) -> Iterator[Fault]:
+    """Overrides that choose several options of a group that has one: Hydra would merge them into one node."""
+    for text in get(tree, "hydra.overrides.task") or ():
+        override = parse(text)
+        group, value = override.key_or_group, override.value()
+        if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
+            chosen = ",".join(map(str, value))
+            yield Fault(group, f"[{chosen}]", f"a run has one {group}; choose one, or sweep: -m {group}={chosen}.")
 
 
 def bad_searchpath(value: Any) -> Fault:

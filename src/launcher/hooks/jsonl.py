@@ -48,6 +48,7 @@ class JsonlHook(BaseHook):
         self._clock = clock
         self._line: dict[str, Any] | None = None
         self._unwritten: list[str] = []
+        self._advice = "Add LoggingHook()."
         self._is_reported = self._is_dirty = False
         self._count = self._last = 0
         self._saved_lines: dict[str, Any] = {}
@@ -58,6 +59,7 @@ class JsonlHook(BaseHook):
     def bind(self, context: RunContext) -> None:
         self._attempt, self._check_lock = context.attempt, context.check_lock
         self._is_fork = context.fork is not None
+        self._advice = "Choose hooks=[default]." if "config.yaml" in context.texts else "Add LoggingHook()."
 
     def on_start(self, trainer: TrainerView) -> None:
         self._writes = ranks.rank() == 0
@@ -117,7 +119,7 @@ class JsonlHook(BaseHook):
         self._flush()
         check_written(self.path, len(self._unwritten))
         if self._writes and trainer.step and not self._count and not _logs_training(trainer):
-            trainer.logger.warning("%s was not written: nothing was logged. Add LoggingHook().", self.path)
+            trainer.logger.warning("%s was not written: nothing was logged. %s", self.path, self._advice)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.config import session
 from launcher.config.compose import compose
+from launcher.config.diagnose import diagnose
 from launcher.config.schema import validate, without_own_keys
 from launcher.config.sections import SECTIONS
 from launcher.errors import ConfigError
@@ -317,3 +318,20 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
     node = compose(["model=mlp", "data=digits"])[name]
     defaults = {each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING}
     assert {key: node[key] for key in defaults} == defaults
+
+
+
+OPTIONS_OF_ONE = {
+    "data": "digits,text", "dispatch": "local,slurm", "job": "train,evaluate", "model": "mlp,gpt",
+    "optimizer": "adamw,sgd", "precision": "bf16,fp32", "scheduler": "cosine,linear", "strategy": "ddp,fsdp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("group", "chosen"), OPTIONS_OF_ONE.items())
+def test_several_options_of_a_group_that_has_one_are_rejected(group: str, chosen: str) -> None:
+    text = f"{group}=[{chosen}]: a run has one {group}; choose one, or sweep: -m {group}={chosen}."
+    assert diagnose([f"{group}=[{chosen}]"]) == [text]
+
+
+def test_lists_of_one_option_of_hooks_and_of_values_are_accepted() -> None:
+    assert diagnose(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
