@@ -320,7 +320,6 @@ def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
     assert {key: node[key] for key in defaults} == defaults
 
 
-
 OPTIONS_OF_ONE = {
     "data": "digits,text", "dispatch": "local,slurm", "job": "train,evaluate", "model": "mlp,gpt",
     "optimizer": "adamw,sgd", "precision": "bf16,fp32", "scheduler": "cosine,linear", "strategy": "ddp,fsdp",
