@@ -84,7 +84,17 @@ def _not_located(error: InstantiationException) -> str | None:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return f"{join(path, '_target_')}={target!r}: cannot be imported: {first_line(cause)}"
+    why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
+    return f"{join(path, '_target_')}={target!r}: cannot be imported: {_where(cause)}{why}"
+
+
+def _where(error: BaseException) -> str:
+    """Return the line of the user's own code at which an import failed, with a colon; "" if there is none."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
 
 
 def unwrapped(error: BaseException) -> BaseException:

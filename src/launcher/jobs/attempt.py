@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import command_record
-from launcher.config.explain import unwrapped
+from launcher.config.explain import explain, unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
 from launcher.config.tree import of_the_run
@@ -167,11 +167,14 @@ class AttemptLog:
             logger.info(line)
 
     def _failed(self, error: BaseException) -> None:
-        code = 1 if config_error(error) is None else 2
+        explained = explain(error)
+        code = 2 if explained else 1
         if self.lock is None:
             if code == 1:
                 logger.exception("Failed")
             return
+        if explained and config_error(error) is None:  # code that cannot be imported
+            error = ImportError(explained[0])
         error = unwrapped(error)
         # Another rank's error, if this one only follows from it.
         reason = reported_failure() or f"{type(error).__name__}: {error}"

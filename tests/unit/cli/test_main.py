@@ -227,6 +227,30 @@ def test_the_exit_code_is_how_a_task_ends(
 
 
 @pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("import no_such_package", "No module named 'no_such_package'."),
+        ("def broken(:", "invalid syntax."),
+        ("1 / 0", "division by zero."),
+    ],
+)
+def test_code_that_cannot_be_imported_is_one_sentence_with_its_line(
+    line: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(folder, package="a_package")
+    (folder / "a_package" / "broken.py").write_text(
+        f"# first\n{line}\nclass Net:\n    def __init__(self, **settings): ...\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    words = "model=mlp", "data=digits", "trainer.max_steps=1", "model._target_=a_package.broken.Net"
+    assert exit_code(*words) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    file = folder / "a_package" / "broken.py"
+    assert sentence == f"model._target_='a_package.broken.Net': cannot be imported: {file}, line 2: {why}"
+    assert not (folder / "outputs").exists()
+
+
+@pytest.mark.parametrize(
     ("outcome", "message"),
     [
         ("crashes", "ValueError: a bug"),
