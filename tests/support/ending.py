@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import torch
 from omegaconf import OmegaConf
 
 from launcher.jobs.attempt import AttemptLog
@@ -82,7 +83,9 @@ def work() -> None:
     at_forced_exit("its end is recorded, forced")
     log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
-    log.trainer = trainer = cast(Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, hooks=[]))
+    log.trainer = trainer = cast(
+        Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, hooks=[], device=torch.device("cpu"))
+    )
     try:
         with log.recorded():
             log.begin()
