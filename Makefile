@@ -17,7 +17,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: versions help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: versions test-hydra-next help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -32,6 +32,7 @@ help:
 	@echo 'make wheel        build dist/*.whl'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make versions     the unit tests with the oldest versions that are allowed (RESOLUTION=highest: the newest)'
+	@echo 'make test-hydra-next  the tests of the configuration and the command line with the next Hydra'
 	@echo 'make clean        remove .venv, caches and builds (outputs/ stays)'
 
 train: $(VENV)/.installed-train
@@ -94,6 +95,17 @@ versions:
 	$(VENV)-versions/bin/uv pip install --python $(VENV)-versions/bin/python --resolution $(RESOLUTION) -e '.[$(VERSIONS_EXTRAS)]'
 	OMP_NUM_THREADS=1 $(VENV)-versions/bin/python -m pytest -n 3 --dist loadgroup tests/unit $(ARGS)
 
+# The tests of the configuration and the command line under the next Hydra, which lies over the packages of .venv.
+HYDRA_NEXT ?= 'hydra-core>=1.4.0rc3,<1.5' 'omegaconf>=2.4.1rc1,<2.5'
+NEXT := $(VENV)-hydra-next
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+test-hydra-next: $(VENV)/.installed-test
+	rm -rf $(NEXT)
+	$(PYTHON) -m venv --without-pip $(NEXT)
+	$(PYTHON) -m pip install --quiet --no-deps --pre --target "$$($(NEXT)/bin/python $(PURELIB))" $(HYDRA_NEXT)
+	echo "import site; site.addsitedir('$$($(VENV)/bin/python $(PURELIB))')" > "$$($(NEXT)/bin/python $(PURELIB))/beside.pth"
+	OMP_NUM_THREADS=1 $(NEXT)/bin/python -m pytest -n 2 tests/unit/config tests/unit/cli $(ARGS)
+
 # A stamp is newer than what it was made from, so nothing is installed twice.
 $(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
 $(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
@@ -120,5 +132,5 @@ constraints:
 	rm -rf $(VENV)-constraints
 
 clean:
-	rm -rf $(VENV) $(VENV)-versions .mypy_cache .ruff_cache .pytest_cache dist build
+	rm -rf $(VENV) $(VENV)-versions $(VENV)-hydra-next .mypy_cache .ruff_cache .pytest_cache dist build
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.cli.flags import read, with_own_folder
 from launcher.config import schema
 from launcher.config.compose import compose, explicit
+from launcher.config.construct import decided_here
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
 from launcher.config.lookup import Runs, continues, name_run, nearest
@@ -88,11 +89,12 @@ def _execute(arguments: Namespace) -> None:
     if arguments.for_hydra is not None:
         # overrides come first: Hydra's parser does not take `a=1 -m b=2`
         sys.argv[1:] = [*arguments.overrides, *arguments.for_hydra]
-        hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
+        with decided_here():
+            hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
         return
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise ConfigError(f"--config-dir={arguments.config_dir}: there is no such folder.")
-    with session(arguments.config_dir):
+    with decided_here(), session(arguments.config_dir):
         run_application(task, arguments)
 
 

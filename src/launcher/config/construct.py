@@ -5,13 +5,27 @@ else is checked before (see `launcher.config.trust`).
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from hydra import utils as hydra_utils
 from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped
+
+UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
+"""Since Hydra 1.4: Hydra's own list of what may be called is not used, since `launcher.config.trust` has decided; None:
+Hydra has no such list."""
+
+
+def decided_here() -> AbstractContextManager[Any]:
+    """Build without Hydra's own list of what may be called: also what Hydra builds itself, its callbacks."""
+    if UNCHECKED is None:
+        return nullcontext()
+    context: AbstractContextManager[Any] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
+    return context
 
 
 def instantiate(node: object, **changes: object) -> Any:
@@ -23,7 +37,8 @@ def instantiate(node: object, **changes: object) -> Any:
     Raises:
         hydra.errors.InstantiationException: a target cannot be imported, or raises an error.
     """
-    return hydra_instantiate(node, **changes)
+    with decided_here():
+        return hydra_instantiate(node, **changes)
 
 
 def construct(settings: Mapping[str, Any]) -> Any:

@@ -208,8 +208,9 @@ def _bad_option(error: Exception) -> str:
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     sentence = first_line(error)
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
-    if match := re.match(r"In '([^']+)': Could not override '(\w+)@(\w+)\.\2'", sentence):
-        return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {match[2]}."
+    pattern = r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override '/?(\w+): )"
+    if (match := re.match(pattern, sentence)) and loader().repository.get_group_options(group := match[2] or match[3]):
+        return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
     return sentence
 
 
