@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -29,6 +30,7 @@ from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.process.times import launched
+from launcher.rundir import reproduction
 from launcher.rundir.files import fsync_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
@@ -88,6 +90,9 @@ class AttemptLog:
         self.has_begun = self._is_restored = True
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
         if self.ranks.is_main:
+            is_new = self.trainer is None or self.trainer.step == 0
+            outputs = OmegaConf.select(self.config, "paths.outputs", default=self.folder.path.parents[1])
+            reproduction.keep(self.folder.path, Path(outputs), is_new)
             self.on_begin()
 
     def _begin(self, trainer: Trainer | None) -> None:

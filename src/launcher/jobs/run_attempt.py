@@ -39,9 +39,13 @@ def train(config: DictConfig) -> dict[str, Any] | None:
             recorder = RecordHook(plain, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
-            trainer.context.texts[MACHINE] = OmegaConf.to_yaml(
-                machine_state(device_name(trainer.device), torch.get_num_threads())
+            fingerprint = getattr(getattr(trainer.data_loader, "dataset", None), "fingerprint", None)
+            machine = machine_state(
+                device_name(trainer.device),
+                torch.get_num_threads(),
+                fingerprint if isinstance(fingerprint, str) else None,
             )
+            trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
             log.take(trainer)
             recorder.record, recorder.launched = log.record, log.launched
             logger.info("Run %s", folder.path)

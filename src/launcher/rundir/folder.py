@@ -101,6 +101,7 @@ class RunFolder:
     run.json                       state and attempts (see `launcher.rundir.record`)
     run.lock                       exists while a process works on the run (see `launcher.rundir.lock`)
     metrics.jsonl                  one line for each logged step
+    code.diff, environment.txt     its code and packages (see `launcher.rundir.reproduction`)
     media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
     logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -90,14 +91,27 @@ def code_state(also: Collection[str] = ()) -> dict[str, Any]:
     return {"git": git_state(Path.cwd()), "versions": versions(also)}
 
 
-def machine_state(device: str, threads: int) -> dict[str, Any]:
-    """Properties of a machine that change a run's last bits: processor, number of threads, and device.
+def machine_state(device: str, threads: int, data: str | None = None) -> dict[str, Any]:
+    """Properties of a machine that change a run's last bits: processor, number of threads, device, driver and data.
 
     Args:
         device: the name of the device that trains.
         threads: threads of an operation on the CPU.
+        data: the fingerprint of the training data; None: they have none.
     """
-    return {"processor": processor(), "threads": threads, "device": device}
+    state = {"processor": processor(), "threads": threads, "device": device}
+    state |= {} if (version := driver()) is None else {"driver": version}
+    return state | ({} if data is None else {"data": data})
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's driver; None: there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    match = re.search(r"\d+\.\d+(?:\.\d+)?", text)
+    return None if match is None else match[0]
 
 
 def processor() -> str:

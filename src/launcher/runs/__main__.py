@@ -19,7 +19,7 @@ from launcher.runs.find import RUN_HELP
 VERBS = (
     "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
     "plot", "report", "sync", "list-checkpoints", "verify", "digest", "why", "adopt", "replay", "test",
-    "du", "clean", "cost",
+    "du", "clean", "cost", "reproduce",
 )  # fmt: skip
 """Each is a module with `add_arguments` and `run`."""
 MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints", "test": "significance"} | dict.fromkeys(

@@ -250,14 +250,14 @@ def circumstances(before: Path, after: Path) -> list[str]:
     """Return the differences in code, versions and machine between the records of a checkpoint and its copy."""
     found = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
-        then, now = (leaves(_loaded(path / file)) for path in (before, after))
+        then, now = (leaves(loaded(path / file)) for path in (before, after))
         for key in [*then, *(key for key in now if key not in then)]:
             if then.get(key) != now.get(key):
                 found.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
     return found
 
 
-def _loaded(file: Path) -> dict[str, Any]:
+def loaded(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError):

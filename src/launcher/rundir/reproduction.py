@@ -1,0 +1,171 @@
+"""What a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all installed distributions."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.rundir.files import replace_file
+
+CODE, ENVIRONMENT = "code.diff", "environment.txt"
+SOURCES = (".py", ".pyi", ".yaml", ".yml", ".toml", ".cfg", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+"""Ends of the names of untracked files that are kept."""
+LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
+"""Bytes of a file's difference, and of all."""
+MOST_UNTRACKED = 500
+TIMEOUT = 60.0
+COMMIT, LEFT_OUT = "# commit: ", "# left out: "
+SECRET_NAME = re.compile(
+    rb"(?:^|[/._-])(?:secrets?|credentials?|passwords?|passwd|tokens?|api_?keys?|private|netrc|pypirc|htpasswd|kubeconfig"
+    rb"|id_(?:rsa|dsa|ecdsa|ed25519)|env)(?:[._-][^/]*)?$|\.(?:pem|key|p12|pfx|jks|kdbx|env|asc|gpg)$",
+    re.IGNORECASE,
+)
+SECRET_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
+    rb"|\bxox[abprs]-[\w-]{10,}|://[^/\s:@]+:[^/\s:@]+@"
+    rb"|(?i:api_?key|secret(?:_key)?|passw(?:or)?d|passphrase|credentials?|access_key|private_key|token)"
+    rb"[\"']?\s*[:=]\s*(?:([\"'])[^\"'$\s]{8,}\1|[\w+/-]{16,}\s*$)",
+    re.MULTILINE,
+)
+
+
+def keep(folder: Path, outputs: Path, is_new: bool) -> threading.Thread | None:
+    """Write `code.diff` and `environment.txt` into a run's folder, in a thread that training does not wait for.
+
+    Args:
+        folder: the run's.
+        outputs: the folder of all runs, none of which is code.
+        is_new: the run starts at step 0, so files of an earlier attempt are replaced.
+    Returns:
+        The thread; None: the files are there.
+    """
+    if not is_new and (folder / ENVIRONMENT).exists():
+        return None
+    thread = threading.Thread(target=_write, args=(folder, Path.cwd(), outputs), name="reproduction")
+    thread.start()
+    return thread
+
+
+def _write(folder: Path, code: Path, outputs: Path) -> None:
+    with suppress(OSError):  # the run's own files are more important: it reports a full disk itself
+        replace_file(folder / CODE, code_diff(code, outputs))
+        replace_file(folder / ENVIRONMENT, environment().encode())
+
+
+def environment() -> str:
+    """List all installed distributions, one a line; a comment has the interpreter."""
+    from importlib.metadata import distributions
+
+    found = {(found.name, found.version, _is_local(found.read_text("direct_url.json"))) for found in distributions()}
+    lines = [f"{name}=={version}{'  # not from an index' * local}" for name, version, local in sorted(found)]
+    interpreter = f"{platform.python_implementation()} {platform.python_version()}"
+    return "\n".join([f"# {interpreter}, {platform.platform()}", *lines]) + "\n"
+
+
+def _is_local(direct_url: str | None) -> bool:
+    """Return whether a distribution was installed from a folder, a file or a repository."""
+    return direct_url is not None
+
+
+def code_diff(code: Path, outputs: Path) -> bytes:
+    """Return the difference between the working tree and its commit, with untracked source files, for `git apply`.
+
+    Args:
+        code: a folder of the repository.
+        outputs: a folder whose files are not code.
+    Returns:
+        Nothing without a repository with a commit. Comments at the beginning have the commit, and the files that are
+        left out: those that look like secrets, by name or content, and those that are too large.
+    """
+    commit, top = _git(code, "rev-parse", "--verify", "HEAD"), _git(code, "rev-parse", "--show-toplevel")
+    index = _git(code, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    if not commit or not top or not index:
+        return b""
+    root = Path(os.fsdecode(top.strip()))
+    with tempfile.TemporaryDirectory(prefix="launcher-index-") as place:
+        copy = Path(place) / "index"
+        with suppress(FileNotFoundError):  # nothing was ever added
+            shutil.copyfile(os.fsdecode(index.strip()), copy)
+        untracked = list(_untracked(root, outputs))
+        if untracked:
+            _git(root, "add", "--intent-to-add", "--", *(f":(top,literal){name}" for name in untracked), index=copy)
+        diff = _git(root, "diff", "--binary", "--no-color", "--no-ext-diff", "--ignore-submodules", "HEAD", index=copy)
+    return COMMIT.encode() + commit + _bounded(diff or b"")
+
+
+def _untracked(root: Path, outputs: Path) -> Iterator[str]:
+    names = (_git(root, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")
+    count = 0
+    for name in map(os.fsdecode, filter(None, names)):
+        path, inside = root / name, Path(name).parents
+        is_source = name.endswith(SOURCES) and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE
+        if not is_source or path.is_relative_to(outputs.absolute()) or SECRET_NAME.search(os.fsencode(name)):
+            continue
+        if any(each.name.startswith(".") or (root / each / "pyvenv.cfg").exists() for each in inside if each.name):
+            continue
+        count += 1
+        if count > MOST_UNTRACKED:
+            return
+        yield name
+
+
+def _bounded(diff: bytes) -> bytes:
+    """A difference without the files that look like secrets, or are too large."""
+    kept: list[bytes] = []
+    comments: list[bytes] = []
+    total = 0
+    for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
+        name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
+        total += len(part)
+        if SECRET_NAME.search(name) or SECRET_TEXT.search(part):
+            comments.append(name + b" (looks like a secret)")
+        elif len(part) > LARGEST_FILE or total > LARGEST:
+            comments.append(name + b" (too large)")
+        else:
+            kept.append(part)
+    return b"".join([*(LEFT_OUT.encode() + comment + b"\n" for comment in comments), *kept])
+
+
+@dataclass(frozen=True)
+class StoredCode:
+    """The code of a run, as `code_diff` has stored it.
+
+    Args:
+        commit: the commit's hash; None: the run had no repository.
+        diff: the changes since, for `git apply`; empty if there are none.
+        left_out: the files that are missing in it, each with the reason.
+    """
+
+    commit: str | None
+    diff: bytes
+    left_out: list[str]
+
+
+def parse_code(stored: bytes) -> StoredCode:
+    """Read what `code_diff` returned."""
+    header, mark, rest = stored.partition(b"diff --git ")
+    lines = header.decode(errors="replace").splitlines()
+    commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]
+    commit = commits[0] if commits and re.fullmatch(r"[0-9a-f]{40,64}", commits[0]) else None
+    missing = [line.removeprefix(LEFT_OUT) for line in lines if line.startswith(LEFT_OUT)]
+    return StoredCode(commit, mark + rest, missing)
+
+
+def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
+    """Return what a git command prints; None: it failed, or there is no git."""
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **({} if index is None else {"GIT_INDEX_FILE": str(index)})}
+    command: Sequence[str] = ["git", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,118 @@
+"""What a run keeps of its code: what `git apply` restores, and no secret."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.rundir import reproduction
+from launcher.rundir.reproduction import CODE, ENVIRONMENT, code_diff, environment, keep, parse_code
+
+IDENTITY = ["-c", "user.email=a@b", "-c", "user.name=a"]
+
+
+def git(folder: Path, *words: str, input: bytes | None = None) -> bytes:
+    return subprocess.run(["git", *IDENTITY, *words], cwd=folder, check=True, capture_output=True, input=input).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "package").mkdir(parents=True)
+    (root / "package/model.py").write_text("size = 1\n")
+    (root / "data.bin").write_bytes(bytes(range(256)))
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "one")
+    return root
+
+
+def test_changes_and_new_sources_are_restored_by_git_apply(repository: Path, tmp_path: Path) -> None:
+    (repository / "package/model.py").write_text("size = 2  # ö")
+    (repository / "data.bin").write_bytes(bytes(range(255, -1, -1)))
+    (repository / "package/new file.py").write_text("x = 1\n")
+    (repository / "conf").mkdir()
+    (repository / "conf/größe.yaml").write_text("a: 1\n")
+    (repository / "notes.txt").write_text("is no source")
+    (repository / "outputs").mkdir()
+    (repository / "outputs/config.yaml").write_text("of a run: 1\n")
+    status = git(repository, "status", "--porcelain")
+    code = parse_code(code_diff(repository / "package", repository / "outputs"))
+    assert git(repository, "status", "--porcelain") == status, "the index is as it was"
+    assert code.left_out == [] and code.commit == git(repository, "rev-parse", "HEAD").decode().strip()
+    git(repository, "worktree", "add", "-q", "--detach", str(tmp_path / "copy"), code.commit)
+    git(tmp_path / "copy", "apply", "-", input=code.diff)
+    for name in ("package/model.py", "data.bin", "package/new file.py", "conf/größe.yaml"):
+        assert (tmp_path / "copy" / name).read_bytes() == (repository / name).read_bytes()
+    assert not (tmp_path / "copy/notes.txt").exists() and not (tmp_path / "copy/outputs").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["secrets.yaml", "conf/credentials.yaml", ".env", "my.env", "id_rsa", "api_key.py", "deploy.pem", "private.cfg"],
+)
+@pytest.mark.parametrize("tracked", [False, True])
+def test_files_that_are_named_like_secrets_are_never_kept(repository: Path, name: str, tracked: bool) -> None:
+    (repository / name).parent.mkdir(exist_ok=True)
+    (repository / name).write_text("one\n")
+    if tracked:
+        git(repository, "add", "-f", name)
+        git(repository, "commit", "-qm", "two")
+        (repository / name).write_text("hunter2hunter2\n")
+    stored = code_diff(repository, repository / "outputs")
+    assert b"hunter2" not in stored and b"one" not in stored
+    assert parse_code(stored).left_out == [f"{name} (looks like a secret)"] * tracked
+
+
+@pytest.mark.parametrize(
+    ("text", "is_secret"),
+    [
+        ('api_key = "0123456789abcdef"', True),
+        ("password: 'hunter2hunter2'", True),
+        ("wandb:\n  api_key: 0123456789abcdef0123", True),
+        ('{"token": "0123456789abcdef"}', True),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
+        ("AKIA0123456789ABCDEF", True),
+        ("hf_" + "a" * 34, True),
+        ("url = 'https://user:pa55word@host/x'", True),
+        ("api_key = os.environ['KEY']", False),
+        ("api_key: ${oc.env:WANDB_API_KEY}", False),
+        ("token = tokens[0]", False),
+        ("num_tokens: 12", False),
+    ],
+)
+def test_files_with_a_secret_are_left_out_and_named(repository: Path, text: str, is_secret: bool) -> None:
+    (repository / "settings.py").write_text(f"{text}\n")
+    (repository / "package/model.py").write_text("size = 3\n")
+    code = parse_code(code_diff(repository, repository / "outputs"))
+    assert code.left_out == ["settings.py (looks like a secret)"] * is_secret
+    assert b"size = 3" in code.diff and (text.encode() in code.diff) != is_secret
+
+
+def test_what_is_kept_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "LARGEST_FILE", 1000)
+    (repository / "package/model.py").write_text("x\n" * 1000)
+    (repository / "large.py").write_text("x" * 2000)
+    (repository / "small.py").write_text("y = 1\n")
+    code = parse_code(code_diff(repository, repository / "outputs"))
+    assert code.left_out == ["package/model.py (too large)"]
+    assert b"y = 1" in code.diff and b"large.py" not in code.diff
+
+
+def test_without_a_repository_or_commit_nothing_is_kept(tmp_path: Path) -> None:
+    assert code_diff(tmp_path, tmp_path) == b""
+    git(tmp_path, "init", "-q")
+    assert code_diff(tmp_path, tmp_path) == b"" and parse_code(b"").commit is None
+
+
+def test_files_of_the_first_start_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder := tmp_path / "run").mkdir()
+    thread = keep(folder, tmp_path, is_new=True)
+    assert thread is not None
+    thread.join()
+    assert sorted(os.listdir(folder)) == [CODE, ENVIRONMENT]
+    assert keep(folder, tmp_path, is_new=False) is None
+    text = environment()
+    assert text.startswith("# CPython 3.") and "\ntorch==" in text and text == (folder / ENVIRONMENT).read_text()
