@@ -1,4 +1,4 @@
-"""What a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all installed distributions."""
+"""Files that a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all distributions."""
 
 import os
 import platform

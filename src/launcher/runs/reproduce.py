@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the code is restored, and with --run the first checkpoint is equal to the bit; 1: it differs."""
+    """0: the code is restored, and with --run the first checkpoint is bitwise identical; 1: it differs."""
     stored = find_run(arguments.run, arguments.outputs)
     place = Path(arguments.into or Path("reproduced") / stored.id).absolute()
     code = stored_code(stored)
