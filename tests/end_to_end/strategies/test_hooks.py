@@ -1,5 +1,6 @@
 """Hooks under every strategy: neither an interruption nor their order nor those that observe change a number."""
 
+import socket
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ HOOKS = {
     "throughput": ["hooks.throughput.interval=2"],
     "gradients": ["hooks.gradients.interval=2"],
     "nan_report": ["hooks.nan_report.max_reports=1"],
+    "replay_step": ["hooks.replay_step.interval=2"],
     "samples": ["hooks.samples.prompts='3 4'", "hooks.samples.interval=4", "hooks.samples.max_new_tokens=14"],
     "watchdog": ["hooks.watchdog.factor=100"],
     "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
@@ -25,7 +27,7 @@ SETTINGS = [
     "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
     *(setting for settings in HOOKS.values() for setting in settings),
 ]  # fmt: skip
-OBSERVING = ["memory", "throughput", "gradients", "nan_report", "samples", "watchdog", "profiler"]
+OBSERVING = ["memory", "throughput", "gradients", "nan_report", "replay_step", "samples", "watchdog", "profiler"]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 
 
@@ -48,6 +50,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
             watched = overrides(strategy, ["checkpointing", "nan_report"])
             arguments = {"folder": str(folder / f"{strategy}-broken"), "overrides": watched}
             tasks[f"{strategy} broken"] = "broken", arguments
+            watched = overrides(strategy, ["checkpointing", "replay_step"])
+            arguments = {"folder": str(folder / f"{strategy}-flipped"), "overrides": watched}
+            tasks[f"{strategy} flipped"] = "flipped", arguments
         return dict(zip(tasks, together(world_size, folder, list(tasks.values())), strict=True))
 
     return of
@@ -68,6 +73,15 @@ def test_nan_reports_under_every_strategy(results: Any) -> None:
             assert line.startswith(
                 f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the first"
             )
+
+
+def test_a_flipped_bit_is_named_on_its_rank_under_every_strategy(results: Any) -> None:
+    for strategy, world_size in STRATEGIES.items():
+        for rank, error in enumerate(results(world_size)[f"{strategy} flipped"]):
+            text = "Step 4: two passes over the same batches from the same random state differ on rank "
+            assert error.startswith(text), (rank, error)
+            assert f"rank {world_size - 1} ({socket.gethostname()}, cpu): the loss and the gradients of " in error
+            assert ("rank 0 " in error) == (world_size == 1 or strategy == "fsdp")
 
 
 def test_averages_load_under_another_strategy(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Repeats the passes of a step, and compares the gradients: silent corruption, and operations that do not repeat."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.state import reject_flat_buffers
+from launcher.process import ranks
+from launcher.process.rng import isolated_rng, restore_rng, rng_state
+from launcher.strategies.checksum import checksum
+from launcher.strategies.weights import unwrap
+from launcher.types import PositiveInt
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Checksums of forward and backward passes over the batches of a step.
+
+    Args:
+        losses: of each batch.
+        gradients: by the parameter's name.
+    """
+
+    losses: list[int]
+    gradients: dict[str, int]
+
+    def difference(self, other: "Passes") -> str | None:
+        """Describe what differs; None: nothing does."""
+        names = [name for name, value in self.gradients.items() if other.gradients.get(name) != value]
+        what = ["the loss"] if self.losses != other.losses else []
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            what.append(f"the gradients of {', '.join(names[:SHOWN])}{more}")
+        return " and ".join(what) or None
+
+
+class ReplayStepHook(BaseHook):
+    """Repeats forward and backward of a step twice more, from one random state and over the same batches, and compares
+    checksums of losses and gradients on each rank. On a difference it names rank, host and device.
+
+    The training itself does not change: gradients, buffers and random state are restored. A module that counts its own
+    forward passes counts these too. Without sharding, each rank compares the gradients of its own batches; sharded
+    gradients are already exchanged, so there the rank is known by its loss, or all ranks are named.
+
+    Args:
+        interval: steps between two checks.
+        on_difference: stop: raise before the update; warn: log and continue.
+    """
+
+    def __init__(self, interval: PositiveInt = 1000, on_difference: Literal["stop", "warn"] = "stop"):
+        self.interval, self.on_difference = interval, on_difference
+        self._batches: list[Any] = []
+
+    def on_start(self, trainer: TrainerView) -> None:
+        reject_flat_buffers(trainer, "hooks.replay_step", "gradients")
+        if trainer.strategy.needs_closure:
+            raise ConfigError("hooks.replay_step: this optimizer computes its own passes; leave the hook out.")
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        self._batches = []
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        if trainer.step % self.interval == 0:
+            self._batches.append(batch)
+
+    def on_before_optimizer_step(self, trainer: TrainerView) -> None:
+        batches, self._batches = self._batches, []
+        if not batches:
+            return
+        with _unchanged(trainer):
+            state = rng_state()
+            first, second = (self._pass(trainer, batches, state) for _ in range(2))
+        found = first.difference(second)
+        place = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
+        differences = [text for text in ranks.all_gather(None if found is None else f"{place}: {found}") if text]
+        if not differences:
+            return
+        text = (
+            f"Step {trainer.step}: two passes over the same batches from the same random state differ on "
+            f"{'; '.join(differences)}. The device is faulty, or an operation does not repeat "
+            "(trainer.deterministic=true finds such operations)."
+        )
+        if self.on_difference == "stop":
+            raise TrainingError(f"{text} Nothing of this step is saved.")
+        trainer.logger.warning(text)
+
+    def _pass(self, trainer: TrainerView, batches: list[Any], state: dict[str, Any]) -> Passes:
+        restore_rng(state)
+        parameters = dict(unwrap(trainer.model).named_parameters())
+        for p in parameters.values():
+            if p.grad is not None:
+                p.grad.zero_()  # in place: DDP may own its memory
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            is_last = trainer.strategy.forward_is_collective and number == len(batches)
+            with trainer.strategy.grad_sync(is_last):
+                with trainer.strategy.forward_context():
+                    loss, _ = trainer.forward(batch)
+                if loss is not None:
+                    losses.append(int(checksum([loss])))
+                    trainer.strategy.backward(loss)
+        gradients = {name: checksum([p.grad]) for name, p in parameters.items() if p.grad is not None}
+        values = torch.stack(list(gradients.values())).tolist() if gradients else []
+        return Passes(losses, dict(zip(gradients, values, strict=True)))
+
+
+@contextmanager
+def _unchanged(trainer: TrainerView) -> Iterator[None]:
+    """Restore gradients, buffers and random state at the end."""
+    model = unwrap(trainer.model)
+    tensors = [*model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    before = [tensor.detach().clone() for tensor in tensors]
+    with isolated_rng():
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, values in zip(tensors, before, strict=True):
+                    tensor.copy_(values)
