@@ -148,3 +148,17 @@ class TiedLayers(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.second(self.first(self.hidden(x))).tanh())
+
+
+class Points:
+    """The samples (x, 2 x) of a line, x = 0, 1, ..."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.tensor([index / self.size])
+        return x, 2 * x

@@ -211,13 +211,28 @@ def parameters(node: DictConfig) -> list[str]:
 
 
 def _with_plus(override: Override, config: DictConfig) -> Override:
-    """`++key=value` if the key's node does not have it and its `_target_` takes it, else the override as it is."""
+    """`++key=value` if the key's node does not have it and its `_target_` takes it, or if it makes a part of a name
+    (`model.loss._target_=...` in place of `model.loss=mse`); else the override as it is."""
     path, _, name = override.key_or_group.rpartition(".")
     if override.type != OverrideType.CHANGE or override.package is not None or not path:
         return override
     node = OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
-    is_new = isinstance(node, DictConfig) and name not in node and name in parameters(node)
+    is_new = isinstance(node, DictConfig) and name not in node and (name in parameters(node) or name == "_partial_")
+    is_new = is_new or (name == "_target_" and (isinstance(node, str) or _is_null(path, config)))
     return parse(f"++{override.input_line}") if is_new else override
+
+
+def _is_null(path: str, config: DictConfig) -> bool:
+    """Return whether a key below the top exists and is null. A group that is null is chosen, not written out."""
+    parent, _, name = path.rpartition(".")
+    node = OmegaConf.select(config, parent, throw_on_missing=False, throw_on_resolution_failure=False)
+    return (
+        bool(parent)
+        and isinstance(node, DictConfig)
+        and name in node
+        and not OmegaConf.is_missing(node, name)
+        and node.get(name) is None
+    )
 
 
 def _apply(override: Override, config: DictConfig) -> None:

@@ -107,9 +107,14 @@ class ResumableLoader:
         return self.micro_batch_size * self.world_size
 
     @property
+    def samples_per_epoch(self) -> int | None:
+        """Samples of a pass over the dataset; None: a stream without a length."""
+        return length(self.dataset)
+
+    @property
     def batches_per_epoch(self) -> Fraction | None:
         """Micro-batches in a pass over the dataset, usually a fraction; None: a stream without a length."""
-        size = length(self.dataset)
+        size = self.samples_per_epoch
         return Fraction(size, self.samples_per_batch) if size else None
 
     def __iter__(self) -> Iterator[Any]:

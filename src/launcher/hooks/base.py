@@ -35,7 +35,9 @@ class TrainState:
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
-    """Passes over a finite user loader; our own loader counts samples instead."""
+    """Complete passes over the training data before the current batch, where these have a length; else 0."""
+    num_epochs: float | None = None
+    """Passes over the training data in `max_steps`; None: the data have no length."""
     stop_reason: str | None = None
     """Set by a hook (such as early stopping) to end training with the current step, as if it were the last."""
     best: Best | None = None
@@ -164,6 +166,7 @@ class TrainerView(Protocol):
     def log(self, records: Records, dry_run: bool = False) -> None: ...
     def log_images(self, records: Records, dry_run: bool = False) -> None: ...
     def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
+    def log_text(self, records: Records, dry_run: bool = False) -> None: ...
     def fire(self, event: str, *args: Any, **options: Any) -> None: ...
 
 
@@ -253,6 +256,9 @@ class BaseHook:
 
     def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of tensors or arrays, whose values are to be counted in bins."""
+
+    def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        """Nested records of texts."""
 
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
         """Tensors with the shapes of the model's, by names that no other hook uses. Each rank stores its own pieces, so

@@ -1,4 +1,4 @@
-"""Writes the images and histograms of a run: `media.jsonl`, and a file per image in `images/<step>/`."""
+"""Writes the images, histograms and texts of a run: `media.jsonl`, and a file per image in `images/<step>/`."""
 
 import json
 import re
@@ -25,9 +25,9 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images and histograms that are logged, on rank 0, under the rules of `metrics.jsonl`: a row is written
-    when the next step begins, the rows of the current step are part of the checkpoint, and a resume drops the rows and
-    images of later steps. If a key is logged twice in a step, the last value is kept.
+    """Writes the images, histograms and texts that are logged, on rank 0, under the rules of `metrics.jsonl`: a row is
+    written when the next step begins, the rows of the current step are part of the checkpoint, and a resume drops the
+    rows and images of later steps. If a key is logged twice in a step, the last value is kept.
 
     Args:
         image_format: the extension of the files of images, which determines their format: png, jpg, webp, or another
@@ -91,6 +91,19 @@ class MediaHook(BaseHook):
                 trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
+
+    def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+        """
+        Raises:
+            ValueError: a value is not a text.
+        """
+        for key, value in flatten(records).items():
+            if not isinstance(value, str):
+                raise ValueError(f"log_text {key}: {type(value).__name__} is not a text; pass a str.")
+            if dry_run:
+                trainer.logger.info("Would write the text %s to %s.", key, self._path)
+            else:
+                self._add(trainer, "text", key, {"text": value})
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if self._rows and self._rows[-1]["step"] < trainer.step:

@@ -91,6 +91,7 @@ class SamplesHook(BaseHook):
             return
         self._done_at = trainer.step
         texts = [self._continue(trainer, i, tokens) for i, tokens in enumerate(self._tokens)]
+        trainer.log_text({"samples": {str(i): text for i, text in enumerate(texts)}})
         if ranks.rank() != 0:
             return
         self._check_lock()

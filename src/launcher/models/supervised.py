@@ -1,14 +1,18 @@
-"""Any module that maps inputs to predictions, with one of three losses, or that returns its loss for a dict batch."""
+"""Any module that maps inputs to predictions, with a loss by name or by path, or that returns its loss for a dict."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from launcher.errors import ConfigError
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
+from launcher.models.losses import OF_CLASSES, Loss, class_loss, elementwise
+from launcher.models.output import described
+from launcher.types import NonNegativeFloat, PositiveFloat, UnitInterval
+
+Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 
 class Supervised(Model):
@@ -17,17 +21,33 @@ class Supervised(Model):
 
     Args:
         module: the module; in a configuration, a node with its own `_target_`.
-        loss: "cross_entropy": predictions [..., classes] and target [...] int64, or torch's [B, classes, ...] and
-            target [B, ...]; "mse" and "bce" (binary cross entropy, predictions before the sigmoid): predictions and
-            target of the same shape, where a last axis of 1 may be left out of the target.
+        loss: "cross_entropy" or "focal": predictions [..., classes] and target [...] int64, or torch's [B, classes,
+            ...] and target [B, ...]; "bce" (binary cross entropy, predictions before the sigmoid), "mse", "l1" or
+            "huber": predictions and target of the same shape, where a last axis of 1 may be left out of the target; or
+            any callable that takes predictions and target as they are and returns a 0-d mean over the samples; in a
+            configuration, a node with its own `_target_`.
+        label_smoothing: for cross_entropy: share of each target that is spread over all classes.
+        class_weights: for cross_entropy and focal: factors of the targets' losses, one for each class.
+        focal_gamma: exponent by which focal lowers the losses of targets that are predicted well.
+        huber_delta: error from which on huber is linear.
     Raises:
-        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts its labels.
+        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts its labels; or
+            `loss` is neither a name nor callable, or does not use a setting.
     """
 
+    class_weights: Tensor | None
     _may_shift = True
     """The first loss of a module that computes it has not been checked yet."""
 
-    def __init__(self, module: nn.Module, loss: Literal["cross_entropy", "mse", "bce"] = "cross_entropy"):
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Name | nn.Module = "cross_entropy",
+        label_smoothing: UnitInterval = 0.0,
+        class_weights: list[NonNegativeFloat] | None = None,
+        focal_gamma: NonNegativeFloat = 2.0,
+        huber_delta: PositiveFloat = 1.0,
+    ):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise ConfigError(
@@ -37,12 +57,49 @@ class Supervised(Model):
         # Known to transformers without a forward pass, which may be compiled.
         if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith("LMHeadModel"):
             raise shifted(module)
+        self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
         self.module = module
-        self.loss = loss
+        self.loss: Any = loss
+        self.label_smoothing, self.focal_gamma = label_smoothing, focal_gamma if loss == "focal" else 0.0
+        self._elementwise = elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
+        self._class_weights = list(class_weights) if class_weights is not None else None
+        weights = torch.tensor(self._class_weights) if self._class_weights is not None else None
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    @staticmethod
+    def _check_loss(loss: Any, options: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            ConfigError: see the constructor.
+        """
+        if not isinstance(loss, str):
+            if not callable(loss):
+                raise ConfigError(
+                    f"model.loss: should be a name or callable; this is {described(loss)}. A function needs "
+                    "model.loss._partial_=true."
+                )
+        elif loss not in get_args(Name):
+            raise ConfigError(f"model.loss={loss}: should be one of {', '.join(get_args(Name))}, or a _target_.")
+        takes = {"label_smoothing": ("cross_entropy",), "class_weights": OF_CLASSES}
+        for name, value in options.items():
+            if value and not (isinstance(loss, str) and loss in takes[name]):
+                shown = loss if isinstance(loss, str) else type(loss).__name__
+                raise ConfigError(
+                    f"model.{name}={value}: loss={shown} does not use it; remove the key, or choose "
+                    f"model.loss={' or '.join(takes[name])}."
+                )
+
+    @property
+    def _is_named(self) -> bool:
+        return isinstance(self.loss, str)
+
+    @property
+    def _of_classes(self) -> bool:
+        return self._is_named and self.loss in OF_CLASSES
 
     def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
-        """The mean loss of `(input, target)`; and `accuracy` for cross_entropy and bce. In evaluation also `logits` and
-        `targets`.
+        """The mean loss of `(input, target)`; and `accuracy` for losses of classes and bce. In evaluation also `logits`
+        and `targets`.
 
         Raises:
             ValueError: predictions and target do not fit each other; broadcasting them would train on nonsense.
@@ -51,21 +108,35 @@ class Supervised(Model):
             return self._own_loss(batch)
         input, target = batch
         output = self.module(input)
-        if self.loss == "cross_entropy":
-            if output.shape[:-1] != target.shape:  # torch's order: classes are axis 1
-                output = output.movedim(1, -1)
-            logits = output.flatten(0, -2) if output.ndim > 1 else output
-            loss = cross_entropy(logits.float(), target.flatten() if target.ndim else target)
-            return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
+        if self._of_classes:
+            return self._class_loss(output, target)
+        if self._elementwise is None:
+            return self.loss(output, target), {}
+        return self._elementwise_loss(self._elementwise, output, target)
+
+    def _class_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
+        if output.shape[:-1] != target.shape:  # torch's order: classes are axis 1
+            output = output.movedim(1, -1)
+        if self._class_weights is not None and output.shape[-1] != len(self._class_weights):
+            raise ConfigError(
+                f"model.class_weights: has {len(self._class_weights)} weights, and the module predicts "
+                f"{output.shape[-1]} classes; give one for each."
+            )
+        logits = (output.flatten(0, -2) if output.ndim > 1 else output[None]).float()
+        weights = self.class_weights.to(logits.dtype) if self.class_weights is not None else None
+        loss = class_loss(logits, target.reshape(-1), weights, self.label_smoothing, self.focal_gamma)
+        return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
+
+    def _elementwise_loss(self, function: Loss, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         if output.shape != target.shape and output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
             raise ValueError(
                 f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is {tuple(target.shape)}."
             )
-        if self.loss == "mse":
-            return F.mse_loss(output.float(), target.float()), outputs(self, output, target.float())
-        loss = F.binary_cross_entropy_with_logits(output.float(), target.float())
+        loss = function(output.float(), target.float())
+        if self.loss != "bce":
+            return loss, outputs(self, output, target.float())
         correct = ((output.detach() > 0) == (target > 0.5)).float()
         return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
 
@@ -98,14 +169,19 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """The number of integer `labels` of a mapping that are not -100; None without such labels."""
+        """The number of targets; of a mapping, of integer `labels` that are not -100. None: a mapping without such
+        labels, or a loss by path, which may be any mean."""
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
             return count_targets(labels) if isinstance(labels, Tensor) and not labels.is_floating_point() else None
-        return count_targets(batch[1]) if self.loss == "cross_entropy" else batch[1].numel()
+        if not self._is_named:
+            return None
+        return count_targets(batch[1]) if self._of_classes else batch[1].numel()
 
     def init_weights(self) -> None:
         """The module's own `init_weights()`, if it has one; otherwise its weights are those of its constructor."""
+        if self._class_weights is not None and self.class_weights is not None:
+            self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
         own = getattr(self.module, "init_weights", None)
         if callable(own):
             own()

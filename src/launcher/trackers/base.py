@@ -20,7 +20,7 @@ from launcher.rundir.record_format import read_record
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""
-NO_METRICS = ("step", "time", "attempt", "samples", "media")
+NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
 """States of a run that continues without us."""
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
@@ -171,7 +171,7 @@ def numbers(line: Line) -> dict[str, float]:
 
 
 def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Each line with each of its images or histograms."""
+    """Each line with each of its images, histograms or texts."""
     return ((line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind)
 
 

@@ -95,6 +95,8 @@ class MlflowTracker(Tracker):
             return
         for line, item in media(lines, "image"):
             self._client.log_artifact(self._id, self.run.folder.path / item["path"], f"images/{line['step']}")
+        for line, item in media(lines, "text"):
+            self._client.log_text(self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt")
         rows = [
             (clean(key), value, int(line["time"] * 1000), line["step"])
             for line in lines

@@ -57,6 +57,9 @@ class TensorBoardTracker(Tracker):
 
     def write(self, lines: list[Line]) -> None:
         from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.types_pb2 import DT_STRING
+        from tensorboard.plugins.text.metadata import create_summary_metadata
 
         for line in lines:
             values = [Summary.Value(tag=self._tag(key), simple_value=value) for key, value in numbers(line).items()]
@@ -65,6 +68,10 @@ class TensorBoardTracker(Tracker):
             for _, item in media([line], "histogram"):
                 histogram = HistogramProto(**_statistics(item["counts"], item["edges"]))
                 values.append(Summary.Value(tag=self._tag(item["key"]), histo=histogram))
+            for _, item in media([line], "text"):
+                described = create_summary_metadata(display_name="", description="")
+                tensor = TensorProto(dtype=DT_STRING, string_val=[item["text"].encode()])
+                values.append(Summary.Value(tag=self._tag(item["key"]), metadata=described, tensor=tensor))
             self._put(wall_time=line["time"], step=line["step"], summary=Summary(value=values))
         if lines:
             self._commit(lines[-1]["step"])

@@ -1,6 +1,7 @@
 """tracker=wandb: Weights & Biases."""
 
 import configparser
+import html
 import logging
 import netrc
 import os
@@ -130,12 +131,14 @@ class WandbTracker(Tracker):
         import wandb
 
         for line in lines:
-            values: dict[str, Any] = {key: line[key] for key in ("step", "samples", "attempt") if key in line}
+            values: dict[str, Any] = {key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line}
             values |= numbers(line)
             for _, item in media([line], "image"):
                 values[item["key"]] = self._image(self.run.folder.path / item["path"])
             for _, item in media([line], "histogram"):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
+            for _, item in media([line], "text"):
+                values[item["key"]] = wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
             self._wandb_run.log(values | {"_timestamp": line["time"]}, step=line["step"], commit=True)
             self._step = line["step"]
         self._send_log()

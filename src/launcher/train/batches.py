@@ -26,6 +26,7 @@ class Batches:
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         self._is_interruptible = self._plain is None or self._plain.interruptible
         self._counts_samples = False
+        self._epoch_size: int | None = None
         self._iterator: Iterator[Any]
         self._before: tuple[int | None, int | None] = None, None
 
@@ -33,6 +34,7 @@ class Batches:
         """Begin to iterate. A resume has set the position before."""
         self._state = state
         self._counts_samples = hasattr(self.loader, "samples")
+        self._epoch_size = getattr(self.loader, "samples_per_epoch", None)
         if state.epoch:
             set_epoch(self.loader, state.epoch)
         self._open()
@@ -78,7 +80,13 @@ class Batches:
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
+        self._note_epoch()
         return batch
+
+    def _note_epoch(self) -> None:
+        """Count the passes of an endless loader: before the last sample that it has given."""
+        if self._epoch_size is not None:
+            self._state.epoch = max(0, self.loader.samples - 1) // self._epoch_size
 
     def _first_of_next_epoch(self) -> Any:
         self._state.epoch += 1
@@ -99,6 +107,7 @@ class Batches:
         samples, consumed = self._before
         if samples is not None:
             self.loader.samples = samples
+            self._note_epoch()
         if self._plain is not None and consumed is not None:
             self._plain.consumed = consumed
 

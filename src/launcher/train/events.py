@@ -63,6 +63,10 @@ class HookCaller:
         """Pass nested records of tensors or arrays to every hook. All ranks call it."""
         self.fire("on_log_histograms", records, dry_run=dry_run)
 
+    def log_text(self, records: Records, dry_run: bool = False) -> None:
+        """Pass nested records of texts to every hook."""
+        self.fire("on_log_text", records, dry_run=dry_run)
+
     @property
     def step(self) -> int:
         """The current step, counted from 1."""

@@ -160,8 +160,9 @@ class BaseTrainer(HookCaller):
         )
 
     def _missing(self, method: str, purpose: str) -> NotImplementedError:
-        name = method.partition("(")[0]
-        return NotImplementedError(f"{type(self).__name__} has no {name}; add {method}, which {purpose}.")
+        return NotImplementedError(
+            f"{type(self).__name__} has no {method.split('(')[0]}; add {method}, which {purpose}."
+        )
 
     # ------------------------------------------------------------------------------------------------ putting together
     def build(self) -> None:
@@ -196,8 +197,9 @@ class BaseTrainer(HookCaller):
         if not self.is_built or self._batches.loader is not self.data_loader:  # a hook may replace the loader
             self._batches = Batches(self.data_loader, self.logger)
         self._events = calls(self.hooks)
-        counts_epochs = self._events["on_epoch_start"] or self._events["on_epoch_end"]
-        self._epoch = Interval("1epoch", "epoch") if counts_epochs and steps_per_epoch(self) else None
+        length = steps_per_epoch(self)
+        self.state.num_epochs = float(self.max_steps / length) if length else None
+        self._epoch = Interval("1epoch", "epoch") if length else None
         has_calls = self._events["on_before_optimizer_step"]
         self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
 

@@ -27,6 +27,7 @@ class Draws(BaseHook):
     def on_after_step(self, trainer: Any) -> None:
         trainer.log_images({"val": {"x": np.full((2, 3), trainer.step, np.uint8)}})
         trainer.log_histograms({"w": torch.arange(4.0) + trainer.step})
+        trainer.log_text({"t": f"step {trainer.step}"})
         if trainer.step == self.kill_at:
             raise KeyboardInterrupt
 
@@ -50,14 +51,15 @@ def test_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
         train(tmp_path, 9, Draws(kill_at=5))
     assert (tmp_path / "images" / "5").exists()
     train(tmp_path, 4, Draws())  # from step 4, with nothing left to do: what is later goes
-    assert places(tmp_path) == [(step, key) for step in range(1, 5) for key in ("val/x", "w")]
+    assert places(tmp_path) == [(step, key) for step in range(1, 5) for key in ("val/x", "w", "t")]
     assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["1", "2", "3", "4"]
     train(tmp_path, 6, Draws())
-    assert places(tmp_path) == [(step, key) for step in range(1, 7) for key in ("val/x", "w")]
-    for row in rows(tmp_path)[::2]:
+    assert places(tmp_path) == [(step, key) for step in range(1, 7) for key in ("val/x", "w", "t")]
+    for row in rows(tmp_path)[::3]:
         assert row["kind"] == "image" and row["path"] == f"images/{row['step']}/val/x.png"
         assert np.asarray(Image.open(tmp_path / row["path"])).tolist() == [[row["step"]] * 3] * 2
-    last = rows(tmp_path)[-1]
+    *_, last, text = rows(tmp_path)
+    assert text["text"] == "step 6"
     assert sum(last["counts"]) == 4 and len(last["edges"]) == len(last["counts"]) + 1 and last["edges"][0] == 6.0
 
 
@@ -93,6 +95,7 @@ def test_nothing_is_written_for_a_dry_run_or_where_nothing_is_logged(tmp_path: P
         def on_after_step(self, trainer: Any) -> None:
             trainer.log_images({"x": np.zeros((1, 1))}, dry_run=True)
             trainer.log_histograms({"x": [1.0]}, dry_run=True)
+            trainer.log_text({"x": "y"}, dry_run=True)
 
     train(tmp_path, 2, Dry())
     assert not (tmp_path / "media.jsonl").exists() and not (tmp_path / "images").exists()
@@ -101,7 +104,7 @@ def test_nothing_is_written_for_a_dry_run_or_where_nothing_is_logged(tmp_path: P
 def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "images").write_text("in the way")
     assert train(tmp_path, 3, Draws()).step == 3
-    assert places(tmp_path) == [(1, "w"), (2, "w"), (3, "w")]
+    assert places(tmp_path) == [(step, key) for step in (1, 2, 3) for key in ("w", "t")]
     assert caplog.text.count("could not be written") == 1
 
 
@@ -165,3 +168,12 @@ def test_no_key_leaves_the_folder() -> None:
     parts = file_name("/../a b/ä").split("/")
     assert len(parts) == 4 and len(set(parts)) == 4 and not {"", ".", ".."} & set(parts)
     assert file_name("a b") != file_name("a_b")
+
+
+def test_text_must_be_a_text(tmp_path: Path) -> None:
+    class Logs(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            trainer.log_text({"a": {"b": 3}})
+
+    with pytest.raises(ValueError, match="log_text a/b: int is not a text"):
+        train(tmp_path, 1, Logs())

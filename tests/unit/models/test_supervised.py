@@ -161,3 +161,53 @@ def test_causal_model_of_transformers_is_rejected_when_it_is_built(name: str) ->
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
     with pytest.raises(ConfigError, match=rf"^model\.module={name}: .*use model=huggingface or model=pretrained"):
         Supervised(kind(kind.config_class(**sizes)))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"loss": "l1"}, F.l1_loss),
+        ({"loss": "huber", "huber_delta": 0.3}, lambda output, target: F.huber_loss(output, target, delta=0.3)),
+        ({"loss": nn.SmoothL1Loss(beta=0.5)}, lambda output, target: F.smooth_l1_loss(output, target, beta=0.5)),
+        ({"loss": F.soft_margin_loss}, F.soft_margin_loss),
+    ],
+)
+def test_losses_of_numbers(options, expected):
+    module = nn.Linear(4, 2)
+    input, target = torch.randn(5, 4), torch.randn(5, 2)
+    loss, _ = Supervised(module, **options)((input, target))
+    torch.testing.assert_close(loss, expected(module(input), target))
+
+
+def test_class_weights_are_filled_after_the_meta_device():
+    with torch.device("meta"):
+        model = Supervised(nn.Linear(4, 3), class_weights=[1.0, 0.0, 2.5])
+    model.to_empty(device="cpu")
+    model.init_weights()
+    assert model.class_weights.tolist() == [1.0, 0.0, 2.5] and "class_weights" not in model.state_dict()
+
+
+def test_loss_by_path_counts_by_samples():
+    batch = torch.randn(5, 4), torch.randn(5, 2)
+    assert Supervised(nn.Linear(4, 2), F.mse_loss).num_targets(batch) is None
+    assert Supervised(nn.Linear(4, 2), "mse").num_targets(batch) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "msee"}, r"model.loss=msee: should be one of cross_entropy, focal, bce, mse, l1, huber"),
+        ({"loss": 3}, "model.loss: should be a name or callable"),
+        ({"loss": "mse", "label_smoothing": 0.1}, "model.label_smoothing=0.1: loss=mse does not use it"),
+        ({"loss": "focal", "label_smoothing": 0.1}, "choose model.loss=cross_entropy"),
+        ({"loss": F.mse_loss, "class_weights": [1.0, 2.0]}, r"loss=function does not use it; remove the key"),
+    ],
+)
+def test_settings_of_another_loss_are_rejected(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Supervised(nn.Linear(4, 3), **options)
+
+
+def test_class_weights_must_fit_the_classes():
+    with pytest.raises(ConfigError, match="has 2 weights, and the module predicts 3 classes"):
+        Supervised(network(), class_weights=[1.0, 2.0])((torch.randn(5, 4), torch.zeros(5, dtype=torch.int64)))

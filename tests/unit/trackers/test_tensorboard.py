@@ -79,6 +79,13 @@ def test_a_position_without_its_file_begins_again(run):
     assert [step for step, _ in scalars(folder)] == [0, 10]
 
 
+def test_texts(run):
+    run.log(0, **{"train/loss": 1.0})
+    run.log_media(0, kind="text", key="answer", text="grüße <b>")
+    (event,) = read(mirror(run).folder).Tensors("answer")
+    assert [each.decode() for each in event.tensor_proto.string_val] == ["grüße <b>"]
+
+
 def test_images_and_histograms(run):
     run.log(0)
     (run.folder.path / "images" / "0").mkdir(parents=True)

@@ -80,6 +80,7 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     (run.folder.path / "images" / "10" / "x.png").write_bytes(png(3, 2, alpha=0))
     run.log_media(10, kind="image", key="val/x", path="images/10/x.png")
     run.log_media(10, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
+    run.log_media(10, kind="text", key="answer", text="a <b>")
     run.folder.log_path().write_text("first\nsecond\nhalf")
     run.folder.export.mkdir()
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
@@ -95,6 +96,7 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     image = arrived["history"][1]["val/x"]
     assert (image["format"], image["width"], image["height"]) == ("jpg", 3, 2)
     assert arrived["history"][1]["weights"]["bins"] == [0, 1, 3]
+    assert arrived["history"][1]["answer"]["_type"] == "html-file"
     assert values(arrived["config"]) == {
         "seed": 3, "paths": {"kept": 1}, "run": {"name": "name", "id": "abcd1234"}
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """A trainer from a configuration."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from launcher import BaseHook
 from launcher.config.compose import compose
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
-from launcher.hooks.base import RunContext
+from launcher.hooks.base import RunContext, TrainerView
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
@@ -128,3 +129,36 @@ def test_retries(retries: int | None, precision: str, expected: bool) -> None:
 def test_a_whole_graph_is_refused_where_the_strategy_breaks_it() -> None:
     with pytest.raises(ConfigError, match="breaks the graph"):
         compile_options({"fullgraph": True}, DdpStrategy())
+
+
+class Epochs(BaseHook):
+    """Records the epoch of each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        self.seen.append(trainer.state.epoch)
+
+
+@pytest.mark.parametrize(("size", "batch", "steps"), [(6, 2, 9), (7, 3, 8), (3, 7, 4)])
+def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path: Path, size: int, batch: int, steps: int) -> None:
+    def train(max_steps: int, folder: str, pause_at: int | None = None) -> list[int]:
+        overrides = [
+            "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
+            "+model.module.in_features=1", "+model.module.out_features=1",
+            "data=custom", "data.dataset._target_=support.modules.Points", f"+data.dataset.size={size}",
+            f"data.batch_size={batch}", "scheduler=constant", "device=cpu", f"paths.outputs={tmp_path}",
+            f"trainer.pause_at={pause_at or 'null'}", f"trainer.max_steps={max_steps}", "hooks.logging.interval=1",
+        ]  # fmt: skip
+        hook = Epochs()
+        trainer = build_trainer(compose(overrides), RunFolder(tmp_path / folder), [hook])
+        trainer.train()
+        assert trainer.state.num_epochs == pytest.approx(max_steps * batch / size)
+        return hook.seen
+
+    whole = train(steps, "whole")
+    assert whole == [(step * batch - 1) // size for step in range(1, steps + 1)]
+    assert train(steps, "parts", pause_at=2) + train(steps, "parts") == whole
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["step"]] == whole
