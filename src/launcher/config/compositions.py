@@ -218,21 +218,8 @@ def _with_plus(override: Override, config: DictConfig) -> Override:
         return override
     node = OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
     is_new = isinstance(node, DictConfig) and name not in node and (name in parameters(node) or name == "_partial_")
-    is_new = is_new or (name == "_target_" and (isinstance(node, str) or _is_null(path, config)))
+    is_new = is_new or (name == "_target_" and isinstance(node, str))
     return parse(f"++{override.input_line}") if is_new else override
-
-
-def _is_null(path: str, config: DictConfig) -> bool:
-    """Return whether a key below the top exists and is null. A group that is null is chosen, not written out."""
-    parent, _, name = path.rpartition(".")
-    node = OmegaConf.select(config, parent, throw_on_missing=False, throw_on_resolution_failure=False)
-    return (
-        bool(parent)
-        and isinstance(node, DictConfig)
-        and name in node
-        and not OmegaConf.is_missing(node, name)
-        and node.get(name) is None
-    )
 
 
 def _apply(override: Override, config: DictConfig) -> None:

@@ -82,8 +82,6 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
     ["precision.init_scale=3"],
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.ReLU",
      "model.loss._target_=torch.nn.SmoothL1Loss", "model.loss.beta=0.5"],
-    ["data=custom", "data.dataset._target_=torch.utils.data.Dataset",
-     "data.collate_fn._target_=torch.utils.data.default_collate", "data.collate_fn._partial_=true"],
     ["optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.Linear", "model.module.in_features=2",
      "model.module.out_features=2"],
