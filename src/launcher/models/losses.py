@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from launcher.models.base import IGNORED, count_targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From predictions and targets to a 0-d mean."""
+"""Maps predictions and targets to a 0-d mean."""
 OF_CLASSES = ("cross_entropy", "focal")
 """Losses of class scores [..., classes] and targets [...] int64."""
 
