@@ -117,9 +117,10 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """The job in SLURM's queue; None: it has ended."""
+        """The job in SLURM's queue; None: it has ended, or the job of this id has another script, so it is not ours."""
         if self.job_id is not None:
-            return queue.get(self.job_id)
+            job = queue.get(self.job_id)
+            return job if job is not None and job.script == self.script else None
         jobs = (job for job in queue.values() if (job.script, job.task) == (self.script, self.task))
         return next(jobs, None)
 

@@ -30,7 +30,7 @@ def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(make_run, runs, t
     """Its process has left already, or has not started: it cannot record the end."""
     folder = make_run("gpt", "1a2b0000", state="running" if state == "SUSPENDED" else "preempted")
     note_job(folder, "/s/job-0.sh", job_id="7")
-    for name, text in (("squeue", f"echo '7|{state}|None|node1|'"), ("scancel", "true")):
+    for name, text in (("squeue", f"echo '7|{state}|None|node1|/s/job-0.sh'"), ("scancel", "true")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -44,7 +44,7 @@ def test_a_refused_job_does_not_keep_others_from_being_cancelled(make_run, runs,
     for number in (7, 8):
         note_job(make_run("gpt", f"1a2b000{number}", state="preempted"), "/s/job-0.sh", job_id=str(number))
     reject = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
-    queue = r"printf '%s|PENDING|None||\n' 7 8"
+    queue = r"printf '%s|PENDING|None||/s/job-0.sh\n' 7 8"
     for name, text in (("squeue", queue), ("scancel", f'case " $* " in *" 8 "*) {reject};; esac')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -69,3 +69,17 @@ def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):
         os._exit(main(["--outputs", ".", "cancel", "--all"]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     assert capfd.readouterr().err == "gpt/1a2b0000: process 1 belongs to another user\n"
+
+
+def test_a_job_of_another_script_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):
+    """A foreign folder may name any job: the id of a note counts only with the script that SLURM shows for it."""
+    note_job(make_run("gpt", "1a2b0007", state="queued"), "/s/job-0.sh", job_id="7")
+    for name, text in (
+        ("squeue", "echo '7|PENDING|None||/home/somebody/train.sh'"),
+        ("scancel", f"touch {tmp_path}/called"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    runs("cancel", "--all")
+    assert not (tmp_path / "called").exists()

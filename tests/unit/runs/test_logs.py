@@ -89,15 +89,20 @@ def test_a_followed_run_whose_process_was_killed_has_ended(make_run, state):
 
 @pytest.mark.parametrize(
     ("queued", "of_run", "of_job"),
-    [("7|RUNNING|None|n1|", True, False), ("7|COMPLETING|None|n1|", True, True), ("", True, True)],
+    [
+        ("7|RUNNING|None|n1|{script}", True, False),
+        ("7|COMPLETING|None|n1|{script}", True, True),
+        ("", True, True),
+    ],
 )
 def test_the_log_of_a_completed_runs_job_grows_until_the_job_ends(
     make_run, tmp_path, monkeypatch, queued, of_run, of_job
 ):
     """srun forwards what a task has printed a moment later."""
     folder = make_run("gpt", "aaaa0001")
-    note_job(folder, str(tmp_path / "job-0.sh"), None, job_id="7")
-    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{queued}'\n")
+    script = str(tmp_path / "job-0.sh")
+    note_job(folder, script, None, job_id="7")
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {queued.format(script=script)!r}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert RunWatch(folder.path).has_ended() == of_run

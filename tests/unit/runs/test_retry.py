@@ -52,7 +52,7 @@ def squeue(tmp_path, monkeypatch, lines):
 
 def test_a_job_that_is_still_completing_is_reported(make_run, runs, tmp_path, monkeypatch):
     note_job(make_run("gpt", "1a2b0000", state="failed"), "/s/job-0.sh", job_id="7")
-    squeue(tmp_path, monkeypatch, r"7|COMPLETING|None|node1|\n")
+    squeue(tmp_path, monkeypatch, r"7|COMPLETING|None|node1|/s/job-0.sh\n")
     code, output, error = runs("retry", "--all")
     assert (code, output) == (1, "")
     assert error == "gpt/1a2b0000: SLURM job 7 is still completing; retry it once it has left\n"
@@ -71,7 +71,7 @@ def test_an_array_names_its_runs(make_run, runs, tmp_path, monkeypatch):
 
 def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, tmp_path, monkeypatch):
     note_job(make_run("gpt", "1a2b0000", state="preempted"), "/s/job-0.sh", job_id="7")
-    squeue(tmp_path, monkeypatch, r"7|PENDING|None||\n")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|None||/s/job-0.sh\n")
     assert "None" not in runs()[1]
 
 
@@ -85,7 +85,7 @@ def test_a_copy_of_a_run_is_not_the_run_of_the_job(make_run, runs, outputs, tmp_
         RunRecord(folder).queue()
     if submitted:
         note_job(folder, "/s/job-0.sh", job_id="7")
-    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority|||\n")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority||/s/job-0.sh\n")
     (tmp_path / "scancel").write_text(f"#!/bin/sh\necho $@ >>{tmp_path}/cancelled\n")
     (tmp_path / "scancel").chmod(0o755)
     queue = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
@@ -214,7 +214,7 @@ def test_a_record_that_cannot_be_written_is_reported(make_run, runs, tmp_path, m
     folder = make_run("gpt", "1a2b0000", state="failed")
     RunRecord(folder).queue()
     note_job(folder, "/s/job-0.sh", job_id="7")
-    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority||\n")
+    squeue(tmp_path, monkeypatch, r"7|PENDING|Priority||/s/job-0.sh\n")
     (tmp_path / "scancel").symlink_to("/bin/true")
     (folder.path / ".run.json.tmp").mkdir()  # a failing write, even for root
     code, output, error = runs("cancel", "--all")
