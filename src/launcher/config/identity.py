@@ -93,13 +93,6 @@ def identity(config: DictConfig) -> dict[str, Any]:
     return hashed
 
 
-def project_renames(config: DictConfig) -> dict[str, str]:
-    """The renames of `identity_renames`, old name to new name; the schema rejects all but a mapping of texts."""
-    written = OmegaConf.select(config, "identity_renames")
-    renames = to_plain(written) if isinstance(written, DictConfig) else {}
-    return {old: new for old, new in renames.items() if isinstance(new, str)}
-
-
 def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
     if not isinstance(tree, dict):
         return tree

@@ -10,8 +10,10 @@ from omegaconf import DictConfig
 
 from launcher.config.command import stored_identity
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, project_renames, run_id
+from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
 from launcher.config.messages import as_typed, show
+from launcher.config.plain import to_plain
+from launcher.config.project_renames import KEY, project_renames, renames_in_files
 from launcher.config.secrets import is_expression
 from launcher.config.tree import leaves, mapped
 from launcher.errors import ConfigError
@@ -48,8 +50,20 @@ class Known:
 class Runs:
     """The runs of a name, which a command reads once however many jobs it has. The first job decides the renames."""
 
+    _in_files: dict[str, str] | None = None
     _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
+
+    def declare_renames(self, config: DictConfig) -> None:
+        """Add the renames of the project's files to a configuration, which has those of the command line.
+
+        Raises:
+            ConfigError: a file is not a mapping of names.
+        """
+        if self._in_files is None:
+            self._in_files = renames_in_files(to_plain(config))
+        if self._in_files and isinstance(config.get(KEY), DictConfig):
+            config[KEY] = self._in_files | to_plain(config[KEY])
 
     def of(self, folder: Path) -> list[Known]:
         """The runs in the folder of a name."""
@@ -95,11 +109,12 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     Returns:
         The equivalent run; None: the run has the id of its own configuration, or one that was typed.
     Raises:
-        ConfigError: several runs are equivalent.
+        ConfigError: several runs are equivalent, or the project's renames cannot be read.
     """
     fix_name(config)
+    runs.declare_renames(config)
     known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or Path(config.run.dir).exists():
+    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
         return None
     place = Path(config.run.dir).parent
     renames = project_renames(config)
@@ -116,6 +131,14 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
         return None
     config.run.id = found[0].folder.name
     return found[0]
+
+
+def _has_files(folder: Path) -> bool:
+    """Return whether a folder has a run. Hydra's own launchers make it before the job starts."""
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
@@ -158,7 +181,7 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
         config: of the new run, named by `name_run`.
     """
     known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or Path(config.run.dir).exists():
+    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
         return None
     renames = project_renames(config)
     current = leaves(canonical(known[1], renames))

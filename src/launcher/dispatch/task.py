@@ -1,5 +1,7 @@
 """Hydra's entry point for each job: validates the configuration, and passes it to its dispatch."""
 
+import os
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig
@@ -26,7 +28,10 @@ def task(config: DictConfig) -> Any:
         signals.install()
     schema.validate(config)
     if config.run.get("identity") is None:  # a launcher of another package has composed it
-        name_run(config, Runs())
+        made = config.run.dir
+        if name_run(config, Runs()) is not None:
+            with suppress(OSError):  # it is not empty
+                os.rmdir(made)
     check_identity(config.run)
     RunFolder(config.run.dir).check_links()
     alone = not join_ranks()  # several ranks must exit together, so they check once they can agree

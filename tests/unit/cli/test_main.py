@@ -387,3 +387,11 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     assert "New run" not in output
     assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
     assert "New run. Nearest: " in capsys.readouterr().out
+
+
+def test_a_start_by_hydras_own_launcher_resumes_the_equivalent_run_too(folder: Path) -> None:
+    words = ("model=mlp", "data=digits", "device=cpu", "hooks=[checkpointing]", "trainer.max_steps=1")
+    assert exit_code(*words, "~model.dropout") == 0
+    (run,) = (folder / "outputs" / "mlp-digits").iterdir()
+    assert exit_code("-m", *words, "hydra/launcher=basic", "hydra/sweeper=basic") == 0
+    assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]

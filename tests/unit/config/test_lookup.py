@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import stored_identity
+from launcher.config.compose import compose
 from launcher.config.identity import fix_name
 from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
 from launcher.config.resolve import escaped, stored
@@ -101,6 +102,37 @@ def test_the_table_of_changes_is_true(tmp_path: Path, before: str, now: str, is_
     config, found = named(tmp_path, *now.split())
     assert found == (first.run.id if is_same else None)
     assert (config.run.dir == first.run.dir) == is_same
+
+
+def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
+    options, outputs = tmp_path / "conf", tmp_path / "outputs"
+    options.mkdir()
+    file = options / "identity_renames.yaml"
+    first = config_of(outputs, "+model.dim=8")
+    begin(first)
+
+    def now(*overrides: str) -> str:
+        words = ["model=mlp", "data=digits", f"paths.outputs={outputs}", "+model.width=8", *overrides]
+        config = compose(words, options)
+        name_run(config, Runs())
+        return str(config.run.id)
+
+    assert now() != first.run.id
+    file.write_text("model.dim: model.width\n")
+    assert now() == now("identity_renames={a.b:c.d}") == first.run.id
+    assert now("identity_renames={model.dim:model.w}") != first.run.id  # the command line comes first
+    for bad in ("a", "a: 1", "- a", "a: [", ""):
+        file.write_text(bad)
+        with pytest.raises(ConfigError, match="identity_renames") as caught:
+            now()
+        assert str(file) in str(caught.value)
+
+
+def test_an_empty_folder_is_no_run(tmp_path: Path) -> None:
+    first = config_of(tmp_path, "~model.dropout")
+    begin(first)
+    Path(config_of(tmp_path).run.dir).mkdir()
+    assert named(tmp_path)[1] == first.run.id
 
 
 def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path: Path) -> None:
