@@ -208,10 +208,12 @@ class Validation(Callback):
 def _find_run(config: DictConfig) -> None:
     """Choose the run that the configuration names, and print a line if it is another configuration's, or a new one."""
     runs = Runs()
-    run = name_run(config, runs)
-    line = nearest(config, runs) if run is None else continues(config, run)
+    if (run := name_run(config, runs)) is not None:
+        line: str | None = continues(config, run)
+    else:
+        line = nearest(config, runs) if config.job._target_ == TRAIN_JOB else None
     if line is not None and not _is_later_rank():
-        print(line, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
 
 def _is_later_rank() -> bool:

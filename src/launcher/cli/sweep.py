@@ -71,8 +71,8 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
     if not keys:
         return f"{' '.join(second.overrides)}: {same}; remove one, or give each its own run.tag."
     return (
-        f"{', '.join(keys)}: {same}, since run.identity_exclude lists this key; sweep over another key, or give "
-        "each job its own run.tag."
+        f"{', '.join(keys)}: {same}, since this key does not count (see docs/naming.md); sweep over another key, "
+        "or give each job its own run.tag."
     )
 
 

@@ -46,7 +46,7 @@ def prepare(overrides: list[str]) -> Path | None:
     """
     config = compose(overrides)
     if (run := name_run(config, Runs())) is not None:
-        print(continues(config, run), flush=True)
+        print(continues(config, run), file=sys.stderr, flush=True)
     plain = schema.validate(config)
     check_identity(plain["run"])
     folder = folder_of(plain)

@@ -374,19 +374,20 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     words = ("model=mlp", "data=digits", "device=cpu", "hooks=[checkpointing]")
     assert exit_code(*words, "~model.dropout", "trainer.max_steps=2", "trainer.pause_at=1") == 0
     (run,) = (folder / "outputs" / "mlp-digits").iterdir()
-    assert "New run" not in capsys.readouterr().out
+    assert "New run" not in capsys.readouterr().err
     assert exit_code(*words, "trainer.max_steps=2") == 0
-    output = capsys.readouterr().out
-    assert output.startswith(f"Continues {run.name}: model.dropout=0: is new.\n") and "(step 1)" in output
+    printed = capsys.readouterr()
+    assert printed.err == f"Continues {run.name}: model.dropout=0: is new.\n" and "(step 1)" in printed.out
     assert exit_code(*words, "trainer.max_steps=2") == 0
     assert "is complete already" in capsys.readouterr().out
     assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]
     assert exit_code("-m", *words, "trainer.max_steps=2", "seed=0,1") == 0
     output = capsys.readouterr().out
     assert "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0: is new.\n" in output
-    assert "New run" not in output
+    assert exit_code(*words, "trainer.max_steps=2", "seed=2", "job=check") == 0
+    assert "New run" not in capsys.readouterr().err
     assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
-    assert "New run. Nearest: " in capsys.readouterr().out
+    assert "New run. Nearest: " in capsys.readouterr().err
 
 
 def test_a_start_by_hydras_own_launcher_resumes_the_equivalent_run_too(folder: Path) -> None:

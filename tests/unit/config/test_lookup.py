@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config import lookup
 from launcher.config.command import stored_identity
 from launcher.config.compose import compose
 from launcher.config.identity import fix_name
@@ -126,6 +127,19 @@ def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="identity_renames") as caught:
             now()
         assert str(file) in str(caught.value)
+
+
+def test_the_runs_of_a_name_are_read_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(4):
+        begin(config_of(tmp_path, f"seed={seed}"))
+    read = lookup.read_record
+    paths: list[Path] = []
+    monkeypatch.setattr(lookup, "read_record", lambda path: paths.append(path) or read(path))
+    runs = Runs()
+    for seed in range(20):
+        config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout", f"seed={seed}"])
+        assert (name_run(config, runs) is None) == (seed >= 4)
+    assert len(paths) == len(set(paths)) == 4
 
 
 def test_an_empty_folder_is_no_run(tmp_path: Path) -> None:
