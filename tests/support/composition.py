@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -12,6 +13,7 @@ from omegaconf import DictConfig
 from launcher.cli.composer import Composer
 from launcher.config.compose import compose
 from launcher.config.compositions import normalize
+from launcher.config.lookup import Known, Runs
 from launcher.config.session import COMPOSITION_ERRORS, loader, session
 
 
@@ -23,8 +25,15 @@ def composed(overrides: Sequence[str] = ()) -> DictConfig:
         return compose(overrides)  # raises what is wrong with them
 
 
+class NoRuns(Runs):
+    """No runs are looked up: those of the current folder would decide ids."""
+
+    def of(self, folder: Path) -> list[Known]:
+        return []
+
+
 @cache
 def _composer() -> Composer:
     with session(None):
         own = loader()
-        return Composer(own, own.load_configuration("config", [], RunMode.MULTIRUN))
+        return Composer(own, own.load_configuration("config", [], RunMode.MULTIRUN), NoRuns())

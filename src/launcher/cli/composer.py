@@ -13,14 +13,18 @@ NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
 
 class Composer:
-    """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them."""
+    """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them.
 
-    def __init__(self, loader: ConfigLoader, master: DictConfig):
+    Args:
+        runs: among which equivalent configurations are looked up; None: those on disk.
+    """
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig, runs: Runs | None = None):
         self.loader = loader
         self.sweep = sweep_name(master)
         self.continued: dict[str, str] = {}
         """New keys of each run, by its id, that resumes under an equivalent configuration."""
-        self._runs = Runs()
+        self._runs = runs or Runs()
         self._compositions = Compositions(lambda overrides: loader.load_sweep_config(master, overrides), loader)
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
