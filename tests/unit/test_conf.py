@@ -28,6 +28,11 @@ NEEDS = {
         ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
         for kind in ("jsonl", "parquet", "datasets")
     },
+    ("data", "mixture"): [
+        "data.sources={a: {_target_: torch.utils.data.TensorDataset, weight: 2}}",
+        "data.vocab_size=256",
+        "data.seq_len=16",
+    ],
     ("data", "custom"): [
         "data.dataset={_target_: torch.utils.data.TensorDataset}",
         "data.vocab_size=256",

@@ -30,6 +30,7 @@ from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, s
 from launcher.config.source import NotFound, find_module
 from launcher.config.tree import get, join, walk
 from launcher.errors import ConfigError
+from launcher.types import NonNegativeFloat
 
 OPEN_SECTIONS = ("paths",)
 """Sections to which users may add keys."""
@@ -48,6 +49,10 @@ REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 """`scheduler.metric` is used by the run; the scheduler's own constructor does not get it."""
+SOURCE = re.compile(r"data\.sources\.[^.]+")
+"""The path of a source of `data=mixture`."""
+SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
+"""`weight` and `val_dataset` of a source are used by the mixture, and its `batch_size` is that of the mixture."""
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
@@ -285,6 +290,10 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fa
     own = [key for key in keys if key not in spec.names and join(path, key) in referred_to]
     if path == "scheduler" and "metric" in keys:
         yield from _typed("scheduler.metric", keys.pop("metric"), SCHEDULER_METRIC)
+    if SOURCE.fullmatch(path):
+        yield from _typed(join(path, "weight"), keys.pop("weight", 1.0), SOURCE_WEIGHT)
+        keys.pop("val_dataset", None)
+        keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
     positional = len(node.get("_args_") or ())
     partial = path in FACTORIES or bool(node.get("_partial_")) or positional > 0
     yield from _keys(path, {key: value for key, value in keys.items() if key not in own}, spec, partial)

@@ -11,6 +11,8 @@ import torch
 from torch.utils.data import default_collate
 
 from launcher.data.iterable import Collate, EvaluationStream, TrainingStream, is_stream, length, share, too_few
+from launcher.data.mixture_dataset import Mixture
+from launcher.data.mixture_order import MixtureOrder
 from launcher.data.randomness import sample_seeds
 from launcher.data.sampler import SampleOrder
 from launcher.data.transfer import on_device, pinned
@@ -99,7 +101,7 @@ class ResumableLoader:
         self.collate = collate_fn or default_collate
         self.device = torch.device(device or CPU)
         self.samples = samples
-        self._order = None if is_stream(dataset) else SampleOrder(_size(dataset, "training"), seed, shuffle)
+        self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
 
     @property
     def samples_per_batch(self) -> int:
@@ -128,16 +130,16 @@ class ResumableLoader:
             batches.close()
 
     def _batches(self) -> Any:
-        if self._order is None:
+        if self.order is None:
             seed = self.seed if self.seed_samples else None
             stream = TrainingStream(
                 self.dataset, self.collate, self.samples, self.micro_batch_size, self.rank, self.world_size, seed
             )
             return _load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
-        return _load(fetch, self._requests(self._order), self.num_workers, self.device)
+        return _load(fetch, self._requests(self.order), self.num_workers, self.device)
 
-    def _requests(self, order: SampleOrder) -> Iterator[Request]:
+    def _requests(self, order: SampleOrder | MixtureOrder) -> Iterator[Request]:
         count = self.micro_batch_size
         position = self.samples + self.rank * count
         while True:
@@ -147,8 +149,9 @@ class ResumableLoader:
             position += self.samples_per_batch
 
     def state_dict(self) -> dict[str, Any]:
-        """`samples`, and the `fingerprint` of the dataset."""
-        return {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+        """`samples`, the `fingerprint` of the dataset, and the weights that a mixture has had."""
+        state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+        return state | ({"weights": self.order.state(self.samples)} if isinstance(self.order, MixtureOrder) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next `iter()` after `state["samples"]` samples."""
@@ -159,6 +162,8 @@ class ResumableLoader:
                 "them, or start another run (run.tag=...), perhaps from this checkpoint's weights (run.init_from=...)."
             )
         self.samples = int(state["samples"])
+        if isinstance(self.order, MixtureOrder) and "weights" in state:
+            self.order.load(state["weights"], self.samples)
 
 
 class EvaluationLoader:
@@ -253,6 +258,17 @@ def evaluation_loader(
     return EvaluationLoader(
         dataset, batch_size, rank, world_size, num_workers, target, collate, seed if seed_samples else None, max_samples
     )
+
+
+def order_of(dataset: Any, seed: int, shuffle: bool) -> SampleOrder | MixtureOrder:
+    """The order of a map-style dataset: its own, which a mixture has, or epochs of all samples.
+
+    Raises:
+        ConfigError: it has no length, or no sample.
+    """
+    if isinstance(dataset, Mixture):
+        return dataset.order(seed, shuffle)
+    return SampleOrder(_size(dataset, "training"), seed, shuffle)
 
 
 def fingerprint(dataset: object) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
+from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import SampleOrder
 from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_steps
@@ -66,7 +67,7 @@ class SampleLedger:
     """The order of the samples, and the stretches of it that the steps have used. A step that was computed again after
     a resume is listed once."""
 
-    order: SampleOrder
+    order: SampleOrder | MixtureOrder
     ranges: list[SampleRange]
 
     @classmethod
@@ -85,7 +86,7 @@ class SampleLedger:
         start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
         first = points[0]
         used = first.samples - (first.step - start) * batch if start else 0
-        return cls(order_of(run, trust), list(ranges_between([SampleCount(start, used, None), *points], batch)))
+        return cls(stored_order(run, trust), list(ranges_between([SampleCount(start, used, None), *points], batch)))
 
     @property
     def is_exact(self) -> bool:
@@ -123,6 +124,9 @@ class SampleLedger:
         if faults := self.faults():
             yield f"The count of samples does not follow from step to step: {'; '.join(faults)}."
             return
+        if isinstance(self.order, MixtureOrder):
+            yield from mixture_sentences(self.order, begin, end)
+            return
         first, last = begin // size, max(begin, end - 1) // size
         complete = [epoch for epoch in range(first, last + 1) if begin <= epoch * size and (epoch + 1) * size <= end]
         if complete:
@@ -140,6 +144,16 @@ class SampleLedger:
                 f"In {joint} intervals of metrics.jsonl, more samples were used than the steps need, since steps were "
                 "repeated with new batches: which step used which sample is not known there."
             )
+
+
+def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str]:
+    """The samples of each source, and its epochs."""
+    for name, size, before, after in zip(order.names, order.sizes, order.counts(begin), order.counts(end), strict=True):
+        epochs, rest = divmod(int(after), int(size))
+        yield (
+            f"{name}: {after - before} samples. Since the start: {epochs} complete epochs of {size}, each sample once "
+            f"in each, and {rest} samples of the next, each once."
+        )
 
 
 def counted(run: StoredRun) -> list[SampleCount]:
@@ -174,14 +188,14 @@ def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRang
             yield SampleRange(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
 
 
-def order_of(run: StoredRun, trust: bool = False) -> SampleOrder:
+def stored_order(run: StoredRun, trust: bool = False) -> SampleOrder | MixtureOrder:
     """The order in which the run's loaders read the training data.
 
     Raises:
         ConfigError: the data are iterable, cannot be read, or have changed since.
     """
     from launcher.data.iterable import is_stream, length  # late: torch
-    from launcher.data.loader import fingerprint
+    from launcher.data.loader import fingerprint, order_of
 
     source, dataset = training_data(run, trust)
     size = None if is_stream(dataset) else length(dataset)
@@ -190,10 +204,14 @@ def order_of(run: StoredRun, trust: bool = False) -> SampleOrder:
             f"{run.label}: its training data are iterable ({type(dataset).__name__}). The dataset itself determines "
             "their order, so the samples of a step are not known."
         )
-    was, now = saved_fingerprint(run.folder.checkpoints), fingerprint(dataset)
+    saved = saved_position(run.folder.checkpoints)
+    was, now = saved.get("dataset"), fingerprint(dataset)
     if was is not None and was != now:
         raise ConfigError(f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them.")
-    return SampleOrder(size, int(run.config.get("seed") or 0), source.shuffle)
+    order = order_of(dataset, int(run.config.get("seed") or 0), source.shuffle)
+    if isinstance(order, MixtureOrder) and "weights" in saved:  # a fork has had other weights before
+        order.load(saved["weights"], int(saved["samples"]))
+    return order
 
 
 def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
@@ -229,16 +247,16 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
         raise
 
 
-def saved_fingerprint(root: Path) -> str | None:
-    """The dataset's fingerprint in the newest readable checkpoint; None without one."""
+def saved_position(root: Path) -> dict[str, Any]:
+    """The state of the data loader in the newest readable checkpoint; empty without one."""
     for step in reversed(checkpoint_steps(root)):
         try:
             state = json.loads((root / f"step-{step:08d}" / "state.json").read_bytes())
-            value = state["training_state"]["data_loader"]["dataset"]
+            position = dict(state["training_state"]["data_loader"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        return None if value is None else str(value)
-    return None
+        return position
+    return {}
 
 
 def attempts(run: StoredRun, ledger: SampleLedger) -> Any:

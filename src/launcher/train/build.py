@@ -23,6 +23,7 @@ from launcher.config.resolve import resolved, resolved_yaml
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
+from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
@@ -32,6 +33,7 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
+from launcher.hooks.sources import SourcesHook
 from launcher.models.output import described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, needs_metric
@@ -81,6 +83,8 @@ def build_trainer(
         "device": strategy.device,
     }
     loader = data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place)
+    if isinstance(loader.dataset, Mixture):
+        hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
     schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
     trainer = Trainer(
         strategy=strategy,

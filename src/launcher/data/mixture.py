@@ -1,0 +1,148 @@
+"""Mixture: several datasets, drawn by weights that may change at given positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, isfinite
+from typing import Any, Literal
+
+from launcher.config.construct import target_object
+from launcher.data.base import DataSource
+from launcher.data.custom import make
+from launcher.data.mixture_dataset import Mixture
+from launcher.data.mixture_order import Weights
+from launcher.errors import ConfigError
+from launcher.types import PositiveInt
+
+OF_THE_MIXTURE = ("weight", "val_dataset")
+"""Keys of a source that its `_target_` does not get."""
+
+
+@dataclass(kw_only=True, eq=False)
+class MixtureData(DataSource):
+    """Samples of several map-style datasets.
+
+    Args:
+        sources: by name, a node with the `_target_` of a dataset (or of a data source such as
+            `launcher.data.tokens.TokenData`), its arguments, `weight` (1 if it is missing) and `val_dataset`.
+        stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`; sources that a stage does not
+            name keep their weights.
+        stage_unit: the unit of `at`; a sample has `seq_len` tokens.
+        exhausted: what happens when a source has no more samples (see `MixtureOrder`).
+        seed_samples: seed the random numbers of each sample, by (seed, epoch of its source, index).
+        collate_fn: makes a batch of a list of samples; None: torch's `default_collate`.
+        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
+    """
+
+    sources: dict[str, Any]
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    stage_unit: Literal["samples", "tokens"] = "samples"
+    exhausted: Literal["repeat", "stop", "renormalise"] = "repeat"
+    seed_samples: bool = True
+    collate_fn: Any = None
+    vocab_size: PositiveInt | None = None
+    seq_len: PositiveInt | None = None
+    num_features: PositiveInt | None = None
+    num_classes: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        self._built: dict[str, Any] = {}
+        self.collate = make(self.collate_fn)
+        self.val_names = [name for name in self.sources or () if self._has_val(name)]
+
+    def check(self) -> None:
+        if not self.sources:
+            raise ConfigError("data.sources={}: names no source; e.g. +data.sources.web._target_=my_package.Web.")
+        self.schedule()
+        for name in self.sources:
+            if "/" in name or name == "loss":
+                raise ConfigError(f"data.sources.{name}: has a name that metrics cannot have; use another.")
+
+    def schedule(self) -> list[tuple[int, Weights]]:
+        """Return the weights, with the sample from which on they hold.
+
+        Raises:
+            ConfigError: a weight or a stage is not valid.
+        """
+        weights = {name: node.get("weight", 1.0) for name, node in self.sources.items()}
+        schedule = [(0, checked(weights, "data.sources"))]
+        for number, stage in enumerate(self.stages):
+            key = f"data.stages[{number}]"
+            if set(stage) != {"at", "weights"} or not isinstance(stage["weights"], Mapping):
+                raise ConfigError(
+                    f"{key}: should have the keys at and weights, e.g. {{at: 10000, weights: {{web: 1}}}}."
+                )
+            if type(stage["at"]) is not int or stage["at"] < 0:
+                raise ConfigError(f"{key}.at={stage['at']}: should be a whole number, 0 or more.")
+            if unknown := [name for name in stage["weights"] if name not in self.sources]:
+                raise ConfigError(
+                    f"{key}.weights.{unknown[0]}: there is no such source; the sources are {', '.join(self.sources)}."
+                )
+            weights = checked({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
+            at = self._samples(stage["at"], key)
+            schedule = [*schedule, (at, weights)] if at or number else [(0, weights)]
+        for (before, _), (after, _) in pairwise(schedule):
+            if after <= before:
+                raise ConfigError(f"data.stages: at={after} follows at={before}; give the stages in their order.")
+        return schedule
+
+    def _samples(self, at: int, key: str) -> int:
+        if self.stage_unit == "samples":
+            return at
+        if self.seq_len is None:
+            raise ConfigError(
+                f"{key}.at={at}: is in tokens, and data.seq_len is null; set it to the tokens of a sample."
+            )
+        return ceil(at / self.seq_len)
+
+    def train_dataset(self) -> Mixture:
+        datasets = {name: self._part(name, "train_dataset") for name in self.sources}
+        return Mixture(datasets, self.schedule(), self.exhausted)
+
+    def val_dataset(self) -> Mixture | None:
+        """All validation sets, one after the other."""
+        datasets = {name: self.named_val_dataset(name) for name in self.val_names}
+        present = {name: dataset for name, dataset in datasets.items() if dataset is not None}
+        return Mixture(present, [(0, dict.fromkeys(present, 1.0))], "repeat") if present else None
+
+    def named_val_dataset(self, name: str) -> Any:
+        return self._part(name, "val_dataset")
+
+    def _has_val(self, name: str) -> bool:
+        node = self.sources[name]
+        return "val_dataset" in node or is_data_source(node)
+
+    def _part(self, name: str, method: str) -> Any:
+        """A source's dataset: of a data source, what its method returns."""
+        node = self.sources[name]
+        if method == "val_dataset" and "val_dataset" in node:
+            return make(node["val_dataset"])
+        if name not in self._built:
+            arguments = {key: value for key, value in node.items() if key not in OF_THE_MIXTURE}
+            if is_data_source(node):
+                arguments = {"batch_size": self.batch_size, **arguments}
+            self._built[name] = make(arguments)
+        part = self._built[name]
+        return getattr(part, method)() if isinstance(part, DataSource) else part
+
+
+def is_data_source(node: Mapping[str, Any]) -> bool:
+    target = target_object(str(node["_target_"]))
+    return isinstance(target, type) and issubclass(target, DataSource)
+
+
+def checked(weights: Mapping[str, Any], key: str) -> Weights:
+    """
+    Raises:
+        ConfigError: a weight is not a number of 0 or more, or all are 0.
+    """
+    for name, weight in weights.items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not isfinite(weight) or weight < 0:
+            own = f"{key}.{name}.weight" if key == "data.sources" else f"{key}.{name}"
+            raise ConfigError(f"{own}={weight}: should be a number, 0 or more.")
+    if not any(weights.values()):
+        raise ConfigError(f"{key}: all weights are 0; give at least one source a weight.")
+    return {str(name): float(weight) for name, weight in weights.items()}

@@ -1,0 +1,214 @@
+"""The order of samples of a mixture: which source each position is from, and which of its samples.
+
+Positions are divided into segments in which the weights stay the same, and these into blocks. In each block every
+source has its share of the samples, in an order that depends only on (seed, segment, block). So the source of a
+position, and how many samples of each source come before it, are known without computing what comes before.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from zlib import crc32
+
+import numpy as np
+
+from launcher.data.sampler import SampleOrder, mix
+
+BLOCK = 2**14
+"""Samples of a block: weights count to 1/16384 of their sum."""
+Policy = Literal["repeat", "stop", "renormalise"]
+Weights = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Positions [start, end) with the same shares.
+
+    Args:
+        counts: samples of each source before `start`: int64 [sources].
+        shares: samples of each source in a block: int64 [sources].
+        end: None: it does not end.
+    """
+
+    start: int
+    counts: np.ndarray
+    shares: np.ndarray
+    end: int | None
+
+
+class MixtureOrder:
+    """Indices into the sources laid one after the other, at any position.
+
+    Args:
+        sizes: the number of samples of each source.
+        schedule: from which position on which weights hold; the first from 0 on.
+        policy: when a source has no more samples: "repeat" begins its next epoch; "renormalise" leaves it out until all
+            others have none either, then all begin their next epoch; "stop" ends the training.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        schedule: Sequence[tuple[int, Weights]],
+        policy: Policy,
+        seed: int,
+        shuffle: bool,
+    ):
+        self.names, self.sizes = list(sizes), np.array(list(sizes.values()), dtype=np.int64)
+        self.policy, self.seed = policy, seed
+        self.schedule = [(int(at), dict(weights)) for at, weights in schedule]
+        self._configured = list(self.schedule)
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        self._orders = [
+            SampleOrder(size, int(mix(seed, crc32(name.encode()))[0]), shuffle) for name, size in sizes.items()
+        ]
+        self._block: tuple[tuple[int, int], np.ndarray, np.ndarray] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._segments: list[Segment] = []
+        self._limits = self.sizes.copy()
+        self._append(0, np.zeros(len(self.names), dtype=np.int64))
+
+    @property
+    def size(self) -> int:
+        return int(self.sizes.sum())
+
+    def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The source of each position of [start, start + count), and the number of its samples before it.
+
+        Returns:
+            Both int64 [count].
+        """
+        sources, numbers = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        done = 0
+        while done < count:
+            position = start + done
+            segment = self._segment(position)
+            block, offset = divmod(position - segment.start, BLOCK)
+            labels, ranks = self._labels(segment, block)
+            stop = min(count - done, BLOCK - offset)
+            if segment.end is not None:
+                stop = min(stop, segment.end - position)
+            part, into = slice(offset, offset + stop), slice(done, done + stop)
+            sources[into] = labels[part]
+            numbers[into] = (segment.counts + block * segment.shares)[labels[part]] + ranks[part]
+            done += stop
+        return sources, numbers
+
+    def indices(self, start: int, count: int) -> np.ndarray:
+        """Indices at positions [start, start + count), with the sources laid one after the other: int64 [count]."""
+        sources, numbers = self.locate(start, count)
+        indices = np.empty(count, dtype=np.int64)
+        for source in np.unique(sources).tolist():
+            chosen = np.flatnonzero(sources == source)
+            # Within a batch the numbers of a source follow each other.
+            own = self._orders[source].indices(int(numbers[chosen[0]]), len(chosen))
+            indices[chosen] = own + self.offsets[source]
+        return indices
+
+    def epochs(self, start: int, count: int) -> np.ndarray:
+        """The epoch of each position's own source: int64 [count]."""
+        sources, numbers = self.locate(start, count)
+        epochs: np.ndarray = numbers // self.sizes[sources]
+        return epochs
+
+    def counts(self, position: int) -> np.ndarray:
+        """The number of samples of each source before a position: int64 [sources]."""
+        segment = self._segment(position)
+        return self._counts(segment, position)
+
+    def end(self) -> int | None:
+        """The position at which the first source has no more samples, if that stops the training."""
+        if self.policy != "stop":
+            return None
+        while (last := self._segments[-1]).end is not None:
+            counts = self._counts(last, last.end)
+            if (counts >= self._limits)[last.shares > 0].any():
+                return last.end
+            self._append(last.end, counts)
+        return None
+
+    def state(self, position: int) -> list[list[Any]]:
+        """The weights that have held before a position."""
+        return [[at, weights] for at, weights in self.schedule if at < position or at == 0]
+
+    def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
+        """Continue at a position that was reached under other weights, which a fork may have: what is configured holds
+        from there on."""
+        schedule = [(int(at), dict(weights)) for at, weights in past]
+        now = [weights for at, weights in self._configured if at <= position][-1]
+        if position > 0 and now != schedule[-1][1]:
+            schedule.append((position, now))
+        elif position == 0:
+            schedule = [(0, now)]
+        self.schedule = [*schedule, *((at, weights) for at, weights in self._configured if at > position)]
+        self._begin()
+
+    def _segment(self, position: int) -> Segment:
+        while (last := self._segments[-1]).end is not None and position >= last.end:
+            self._append(last.end, self._counts(last, last.end))
+        return self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
+
+    def _append(self, start: int, counts: np.ndarray) -> None:
+        """Add the segment that begins at a position."""
+        weights = [weights for at, weights in self.schedule if at <= start][-1]
+        wanted = np.array([float(weights[name]) for name in self.names])
+        if self.policy == "renormalise":
+            left = counts < self._limits
+            if not (wanted[left] > 0).any():
+                self._limits = np.where(~left & (wanted > 0), self._limits + self.sizes, self._limits)
+                left = counts < self._limits
+            wanted = np.where(left, wanted, 0.0)
+        shares = divided(wanted)
+        segment = Segment(start, counts, shares, None)
+        ends = [at for at, _ in self.schedule if at > start][:1]
+        if self.policy != "repeat":
+            ends += self._exhausted(segment)
+        self._segments.append(Segment(start, counts, shares, min(ends, default=None)))
+
+    def _exhausted(self, segment: Segment) -> Iterator[int]:
+        """The position after each source's last sample, if the segment goes that far."""
+        for source in np.flatnonzero(segment.shares).tolist():
+            left = int(self._limits[source] - segment.counts[source])
+            if left <= 0:  # a stopped training is not continued
+                continue
+            block, number = divmod(left - 1, int(segment.shares[source]))
+            labels, _ = self._labels(segment, block)
+            yield segment.start + block * BLOCK + int(np.flatnonzero(labels == source)[number]) + 1
+
+    def _counts(self, segment: Segment, position: int) -> np.ndarray:
+        block, offset = divmod(position - segment.start, BLOCK)
+        labels, _ = self._labels(segment, block)
+        in_block = np.bincount(labels[:offset], minlength=len(self.names))
+        counts: np.ndarray = segment.counts + block * segment.shares + in_block
+        return counts
+
+    def _labels(self, segment: Segment, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """The source of each place of a block, and the number of the source's places before it: int64 [BLOCK]. The last
+        result is kept."""
+        key = (segment.start, block)
+        if self._block is None or self._block[0] != key:
+            raw = np.random.PCG64(np.random.SeedSequence([self.seed, segment.start, block])).random_raw(BLOCK)
+            labels = np.repeat(np.arange(len(self.names)), segment.shares)[np.argsort(raw, kind="stable")]
+            ranks = np.empty(BLOCK, dtype=np.int64)
+            for source in range(len(self.names)):
+                places = np.flatnonzero(labels == source)
+                ranks[places] = np.arange(len(places))
+            self._block = key, labels, ranks
+        return self._block[1], self._block[2]
+
+
+def divided(weights: np.ndarray) -> np.ndarray:
+    """Divide a block by weights: each share is rounded down, the largest remainders get what is left, and a positive
+    weight has at least one sample. int64 [sources], of the sum `BLOCK`."""
+    exact = weights / weights.sum() * BLOCK
+    shares: np.ndarray = np.maximum(np.floor(exact), weights > 0).astype(np.int64)
+    by_remainder = np.argsort(shares - exact, kind="stable")
+    positive = by_remainder[weights[by_remainder] > 0]
+    for number in range(BLOCK - int(shares.sum())):
+        shares[positive[number % len(positive)]] += 1
+    while shares.sum() > BLOCK:  # very small weights have taken a sample each
+        shares[int(np.argmax(shares))] -= 1
+    return shares

@@ -1,0 +1,128 @@
+"""`data=mixture`: runs that are stopped, forked weights, other ranks and workers; what is logged; what is rejected."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.schema import validate
+from launcher.data.loader import ResumableLoader
+from launcher.data.mixture import MixtureData
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+from launcher.train.build import build_trainer
+
+POINTS = "support.modules.Points"
+SOURCES = {
+    "web": {"_target_": POINTS, "size": 30, "weight": 3, "val_dataset": {"_target_": POINTS, "size": 6}},
+    "code": {"_target_": POINTS, "size": 9, "weight": 1, "val_dataset": {"_target_": POINTS, "size": 3}},
+}
+
+
+def mixture(**options: Any) -> MixtureData:
+    return MixtureData(**{"batch_size": 4, "sources": SOURCES, **options})
+
+
+def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]:
+    sources = json.dumps(SOURCES).replace('"', "")
+    given = [
+        "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear", "+model.module.in_features=1",
+        "+model.module.out_features=1", "data=mixture", f"data.sources={sources}", "data.batch_size=4",
+        "scheduler=constant", "device=cpu", f"paths.outputs={folder}", f"trainer.max_steps={max_steps}",
+        "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
+    ]  # fmt: skip
+    build_trainer(compose(given), RunFolder(folder)).train()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "time" not in key and key != "attempt"} for line in lines]
+
+
+def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
+    stages = "data.stages=[{at: 18, weights: {code: 9}}]"
+    whole = train(tmp_path / "whole", 9, stages)
+    train(tmp_path / "parts", 9, stages, "trainer.pause_at=5")
+    assert train(tmp_path / "parts", 9, stages) == whole
+    last = whole[-1]
+    assert {"val/web/loss", "val/code/loss", "val/loss"} <= last.keys()
+    assert last["val/loss"] == pytest.approx((6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9)
+
+
+def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> None:
+    """The module has no dropout, so evaluation mode changes nothing."""
+    lines = train(tmp_path, 6, "trainer.micro_batch_size=2")
+    seed = int(compose(["data=mixture", "data.sources={}"]).seed)
+    order = mixture().train_dataset().order(seed, True)
+    for line in lines[1:]:
+        counts = order.counts(line["samples"]) - order.counts(line["samples"] - 4)
+        losses = [line.get(f"train/loss/{name}", 0.0) for name in order.names]
+        assert line["train/loss"] == pytest.approx(float(np.dot(counts, losses)) / 4, rel=1e-5)
+        assert [f"train/loss/{name}" in line for name in order.names] == [bool(count) for count in counts]
+
+
+def test_stop_ends_the_training(tmp_path: Path) -> None:
+    lines = train(tmp_path, 50, "data.exhausted=stop")
+    end = mixture(exhausted="stop").train_dataset().order(int(compose(["data=mixture", "data.sources={}"]).seed), True)
+    assert lines[-1]["samples"] == (end.end() or 0) // 4 * 4 < 200
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (2, 0), (1, 2), (4, 1)])
+def test_ranks_and_workers_see_the_samples_of_one_process(world_size: int, workers: int) -> None:
+    dataset = mixture().train_dataset()
+    expected = [dataset[int(index)][0].item() for index in dataset.order(3, True).indices(8, 16)]
+    batches = [
+        iter(ResumableLoader(dataset, seed=3, micro_batch_size=8 // world_size, rank=rank, world_size=world_size,
+                             num_workers=workers, samples=8))
+        for rank in range(world_size)
+    ]  # fmt: skip
+    seen = [x.item() for _ in range(2) for batch in batches for x in next(batch)[0]]
+    for batch in batches:
+        batch.close()  # type: ignore[attr-defined]
+    assert seen == expected
+
+
+def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
+    before = ResumableLoader(mixture().train_dataset(), seed=3, micro_batch_size=4, samples=20)
+    other = mixture(stages=[{"at": 0, "weights": {"web": 0}}]).train_dataset()
+    fork = ResumableLoader(other, seed=3, micro_batch_size=4)
+    fork.load_state_dict(before.state_dict())
+    fork.samples = 28
+    resumed = ResumableLoader(other, seed=3, micro_batch_size=4)
+    resumed.load_state_dict(json.loads(json.dumps(fork.state_dict())))
+    assert (resumed.order.indices(0, 60) == fork.order.indices(0, 60)).all()
+    assert (resumed.order.counts(20) == before.order.counts(20)).all()
+    assert resumed.order.counts(60)[0] == before.order.counts(20)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sources": {}}, r"data.sources=\{\}: names no source"),
+        ({"sources": {"web": {"_target_": POINTS, "size": 3, "weight": 0}}}, "data.sources: all weights are 0"),
+        ({"stages": [{"at": 3, "weights": {"x": 1}}]}, r"data.stages\[0\].weights.x: there is no such source"),
+        ({"stages": [{"at": -1, "weights": {}}]}, r"data.stages\[0\].at=-1: should be a whole number"),
+        ({"stages": [{"at": 3}]}, r"data.stages\[0\]: should have the keys at and weights"),
+        ({"stages": [{"at": 3, "weights": {"web": "much"}}]}, r"data.stages\[0\].weights.web=much: should be a number"),
+        ({"stages": [{"at": 3, "weights": {}}, {"at": 3, "weights": {}}]}, "data.stages: at=3 follows at=3"),
+        ({"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"}, "is in tokens, and data.seq_len is null"),
+    ],
+)
+def test_sources_and_stages_that_make_no_sense_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mixture(**options).check()
+
+
+def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
+    schedule = mixture(stages=[{"at": 33, "weights": {"web": 5}}], stage_unit="tokens", seq_len=16).schedule()
+    assert schedule == [(0, {"web": 3.0, "code": 1.0}), (3, {"web": 5.0, "code": 1.0})]
+
+
+@pytest.mark.parametrize(
+    "fault", ["data.sources.web.weight=-1", "data.sources.web.weight=much", "+data.sources.web.x=1"]
+)
+def test_a_source_is_checked_against_its_constructor(fault: str) -> None:
+    sources = json.dumps(SOURCES).replace('"', "")
+    config = compose(["data=mixture", f"data.sources={sources}", "data.vocab_size=9", "data.seq_len=4", fault])
+    with pytest.raises(ConfigError, match=r"^data\.sources\.web\."):
+        validate(config)
