@@ -82,4 +82,4 @@ def test_every_option_is_valid_and_matches_its_class(group: str, option: str) ->
     parts = node.values() if group in ("hooks", "tracker") else [node]
     for part in parts:
         if isinstance(part, DictConfig) and "_target_" in part:
-            assert instantiate(part, _recursive_=group != "job") is not None
+            assert instantiate(part, _recursive_=group != "job" and part.get("_recursive_", True)) is not None
