@@ -22,6 +22,7 @@ ORDER = [
     {"cli"},
     {"dispatch"},
     {"runs"},
+    {"certify"},
     {"jobs"},
     {"api"},
     {"train"},
