@@ -240,6 +240,11 @@ def flipped(folder: str, overrides: list[str]) -> str:
         return output + (changed - output.detach())
 
     trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(flip)
+    return training_error(trainer)
+
+
+def training_error(trainer: Any) -> str:
+    """Train; returns the message with which that fails, or ""."""
     try:
         trainer.train()
     except TrainingError as error:
@@ -420,14 +425,7 @@ def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = Fal
 def one_sided(folder: str, overrides: list[str]) -> str:
     """What training is rejected with where rank 1 alone uses a block."""
     module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
-    trainer = build(Path(folder), [*overrides, *module], Journal())
-    try:
-        trainer.train()
-    except TrainingError as error:
-        return str(error)
-    finally:
-        trainer.strategy.teardown()
-    return "nothing"
+    return training_error(build(Path(folder), [*overrides, *module], Journal()))
 
 
 def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
