@@ -172,3 +172,31 @@ def test_the_average_in_place_of_the_weights(tmp_path: Path) -> None:
     assert all((exported[name] == stored.read(f"ema/0.5/{name}")).all() for name in names)
     rejected = launch(tmp_path, *command, "job=export", "job.weights=mean")
     assert rejected.returncode == 2 and "job.weights=mean" in rejected.output and "it has ema/0.5" in rejected.output
+
+
+def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> None:
+    points = "support.modules.Points"
+    command = (
+        "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear", "model.module.in_features=1",
+        "model.module.out_features=1", "data=custom", f"data.dataset._target_={points}", "data.dataset.size=8",
+        f"data.val_dataset={{_target_: {points}, size: 4}}", "data.batch_size=4", "device=cpu", "trainer.max_steps=2",
+    )  # fmt: skip
+    test_set = f"data.test_dataset={{_target_: {points}, size: 6}}"
+    done = launch(tmp_path, *command, test_set)
+    assert done.returncode == 0, done.output
+    folder = run_folder(tmp_path)
+    assert "test/" not in (folder / "metrics.jsonl").read_text()
+    words = ("evaluate", folder.name, "--split", "test", "--outputs", str(tmp_path))
+    done = python.run("-m", "launcher.runs", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = json.loads(done.stdout.splitlines()[-1])
+    stored = StoredCheckpoint(folder / "checkpoints" / "latest")
+    slope, bias = (stored.read(f"model/module.{name}").item() for name in ("weight", "bias"))
+    xs = [index / 6 for index in range(6)]
+    assert line["test/loss"] == pytest.approx(sum((slope * x + bias - 2 * x) ** 2 for x in xs) / 6, rel=1e-5)
+    assert "val/loss" not in line
+    done = launch(tmp_path / "other", *command)
+    assert done.returncode == 0 and run_folder(tmp_path / "other").name == folder.name, "it does not decide the numbers"
+    without = launch(tmp_path / "other", *command, "job=evaluate", "job.split=test")
+    assert without.returncode == 2
+    assert "job.split=test: the data have no test set; set data.test_dataset" in without.output

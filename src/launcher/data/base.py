@@ -65,6 +65,10 @@ class DataSource(LoaderSettings, ABC):
         """The held-out samples, or None."""
         return None
 
+    def test_dataset(self) -> Any | None:
+        """The samples of the final test, which training never reads; or None."""
+        return None
+
     def named_val_dataset(self, name: str) -> Any:
         """The validation set of one of `val_names`."""
         raise KeyError(name)
@@ -119,9 +123,32 @@ class DataSource(LoaderSettings, ABC):
             batch_size: samples per rank and forward pass; None: the rank's share of `self.batch_size`.
             name: one of `val_names`; None: the main validation set.
         """
+        dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
+        return self._pass_over(dataset, batch_size, rank, world_size, device, max_samples)
+
+    def test_loader(
+        self,
+        *,
+        batch_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str | None = None,
+        max_samples: int | None = None,
+    ) -> EvaluationLoader | None:
+        """One pass over the test samples, as `val_loader`. None: there are none."""
+        return self._pass_over(self.test_dataset(), batch_size, rank, world_size, device, max_samples)
+
+    def _pass_over(
+        self,
+        dataset: Any | None,
+        batch_size: int | None,
+        rank: int,
+        world_size: int,
+        device: torch.device | str | None,
+        max_samples: int | None,
+    ) -> EvaluationLoader | None:
         from launcher.data.loader import evaluation_loader
 
-        dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
         if dataset is None:
             return None
         return evaluation_loader(

@@ -17,6 +17,7 @@ class CustomData(DataSource):
         dataset: the training samples: a node with `_target_`, or a dataset.
         val_dataset: the held-out samples, likewise; null: none.
         val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
+        test_dataset: the samples of `job=evaluate job.split=test`, likewise; null: none.
         collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_: true` for a function),
             or a callable; null: `torch.utils.data.default_collate`.
         val_collate_fn: makes a batch of held-out samples, likewise; null: the same as `collate_fn`.
@@ -41,6 +42,7 @@ class CustomData(DataSource):
         num_features: PositiveInt | None = None,
         num_classes: PositiveInt | None = None,
         val_datasets: dict[str, Any] | None = None,
+        test_dataset: Any = None,
         val_collate_fn: Any = None,
     ):
         super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
@@ -52,6 +54,7 @@ class CustomData(DataSource):
         self._dataset = dataset
         self._val_dataset = val_dataset
         self._val_datasets = val_datasets or {}
+        self._test_dataset = test_dataset
         self.val_names = [str(name) for name in self._val_datasets]
         self.collate = make(collate_fn)
         self.val_collate = make(val_collate_fn)
@@ -61,6 +64,9 @@ class CustomData(DataSource):
 
     def val_dataset(self) -> Any | None:
         return make(self._val_dataset)
+
+    def test_dataset(self) -> Any | None:
+        return make(self._test_dataset)
 
     def named_val_dataset(self, name: str) -> Any:
         return make(self._val_datasets[name])

@@ -76,6 +76,8 @@ class RunContext:
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set. `max_samples=n`: only the first
     n samples, over all ranks. `name=...`: the loader of one of `val_names`."""
+    test_loader: Callable[..., Iterable[Any] | None] | None = None
+    """Makes this rank's loader of the test set; returns None if there is none."""
     val_names: tuple[str, ...] = ()
     """The names of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Exponential moving averages of the weights."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -17,7 +17,7 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 class EmaHook(BaseHook):
     """Averages the weights: after each step, average = decay * average + (1 - decay) * weights (Polyak and Juditsky
-    1992). The first update copies the weights, as in torch's `AveragedModel`.
+    1992).
 
     The averages cover the parameters that are trainable when training starts. They are sharded like the weights, in
     float32 if the weights have 16 bits, and are part of each checkpoint.
@@ -30,6 +30,8 @@ class EmaHook(BaseHook):
         warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights are soon
             forgotten; 0: no warm-up.
         device: where the averages are kept, such as cpu; None: where the weights are.
+        start: "first_update": the first update copies the weights, as in torch's `AveragedModel`; "initial": it
+            averages them with the initial weights.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics, the best checkpoint
             and early stopping then use the average.
     Raises:
@@ -47,6 +49,7 @@ class EmaHook(BaseHook):
         warmup: NonNegativeInt = 0,
         device: str | None = None,
         evaluate: bool = False,
+        start: Literal["first_update", "initial"] = "first_update",
     ):
         self.decays = [float(each) for each in (decay if isinstance(decay, Sequence) else [decay])]
         if (
@@ -59,7 +62,7 @@ class EmaHook(BaseHook):
             raise ConfigError(f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema.")
         self.use_buffers, self.name, self.interval, self.warmup = use_buffers, name, interval, warmup
         self.device = torch.device(device) if device is not None else None
-        self.evaluate = evaluate
+        self.evaluate, self.start = evaluate, start
         self._updates = 0
         self._updated_at = 0
         self._model: torch.nn.Module
@@ -112,10 +115,11 @@ class EmaHook(BaseHook):
             self._average(decays, [local(tensor) for tensor in self._weights.values()])
 
     def _present(self, decay: float) -> float:
-        """The decay of the next update. The first one copies the weights."""
-        if self._updates == 0:
+        """The decay of the next update."""
+        if self._updates == 0 and self.start == "first_update":
             return 0.0
-        return min(decay, (1 + self._updates) / (self.warmup + self._updates)) ** self.interval
+        limit = (1 + self._updates) / (self.warmup + self._updates) if self.warmup else 1.0
+        return min(decay, limit) ** self.interval
 
     def _average(self, decays: Mapping[float, float], weights: list[torch.Tensor]) -> None:
         for decay, averages in self._averages.items():

@@ -1,10 +1,10 @@
-"""job=evaluate: the metrics of a run's checkpoint on its validation set."""
+"""job=evaluate: the metrics of a run's checkpoint on its validation set or test set."""
 
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 
@@ -27,11 +27,18 @@ class EvaluateJob:
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
         weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
+        split: val or test: the data that are evaluated, and the first part of the metrics' names.
         trust: run whatever code the checkpoint's configuration names.
     """
 
-    def __init__(self, checkpoint: str | int = "latest", weights: str | None = None, trust: bool = False):
-        self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
+    def __init__(
+        self,
+        checkpoint: str | int = "latest",
+        weights: str | None = None,
+        trust: bool = False,
+        split: Literal["val", "test"] = "val",
+    ):
+        self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
 
     def run(self, config: DictConfig) -> dict[str, float]:
         """Print a table of the metrics on a terminal, elsewhere a JSON line with the checkpoint, its step and the
@@ -40,7 +47,7 @@ class EvaluateJob:
         Uses the checkpoint's configuration, see `config_for`.
 
         Raises:
-            ConfigError: there is no such checkpoint, it is damaged, or its data have no validation set.
+            ConfigError: there is no such checkpoint, it is damaged, or its data have no such set.
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -55,16 +62,19 @@ class EvaluateJob:
         except TrainingError as error:
             raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
         hook = _hook(trainer)
+        if self.split == "test":
+            hook.loader, hook.max_samples = trainer.context.test_loader, None
         hook.bind(trainer.context)
         if not hook.open():
-            raise ConfigError("job=evaluate: the data have no validation set; set data.val_dataset or use other data.")
+            key, name = ("val_dataset", "validation") if self.split == "val" else ("test_dataset", "test")
+            raise ConfigError(f"job.split={self.split}: the data have no {name} set; set data.{key} or use other data.")
         metrics = hook.measure(trainer)
         if metrics is None:
             raise signals.Stop(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
-        line |= flatten(metrics, "val/")
+        line |= flatten(metrics, f"{self.split}/")
         if ranks.is_main:
             with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -88,7 +98,7 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in line.items():
-        if name.startswith("val/"):
+        if name.startswith(("val/", "test/")):
             table.add_row(name, show(value, 6))
     console().print(title, soft_wrap=True)
     console().print(table)

@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000"
     )
+    if parser.prog.endswith(" evaluate"):
+        parser.add_argument("--split", choices=("val", "test"), help="the validation set, or the test set")
     add_trust(parser)
 
 
@@ -43,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     job = None if arguments.verb == "resume" else arguments.verb
     trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
     chosen = selected(arguments.run, arguments.outputs)
-    runs = [run_command(run, arguments.overrides, job, trust) for run in chosen]
+    split = getattr(arguments, "split", None)
+    overrides = [*arguments.overrides, *([f"job.split={split}"] if split else [])]
+    runs = [run_command(run, overrides, job, trust) for run in chosen]
     if len(runs) == 1:
         start_in_place(runs[0])
     codes = []

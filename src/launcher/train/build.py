@@ -95,6 +95,7 @@ def build_trainer(
         hooks=hooks,
         context=RunContext(
             val_loader=partial(data.val_loader, batch_size=plan.micro_batch_size, **place),
+            test_loader=partial(data.test_loader, batch_size=plan.micro_batch_size, **place),
             val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
             fork=_fork(config, run),

@@ -192,3 +192,16 @@ def test_two_hooks(tmp_path: Path) -> None:
 def test_the_model_of_averages_exists_in_training_only() -> None:
     with pytest.raises(TrainingError, match="training has not started"):
         _ = EmaHook(0.9).ema_model
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_average_may_start_as_the_initial_weights(tmp_path: Path, warmup: int) -> None:
+    hook, kept, initial = EmaHook(0.9, start="initial", warmup=warmup), Kept(), []
+    first = FunctionHook(on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict())))
+    Toy([hook, kept, first], 2, tmp_path).train()
+    expected = initial[0]
+    for number, weights in enumerate(kept.weights):
+        decay = min(0.9, (1 + number) / (warmup + number)) if warmup else 0.9
+        expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
+    for name, average in hook.ema_model.module.named_parameters():
+        torch.testing.assert_close(average, expected[name])
