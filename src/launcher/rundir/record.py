@@ -15,14 +15,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from launcher.errors import ConfigError
 from launcher.rundir import metrics
 from launcher.rundir.files import patiently, replace_file, unused
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record_format import (
     ATTEMPT_TYPES,
+    FORMAT_VERSION,
     IDENTITY_VERSION,
     Attempt,
+    NewerRecord,
     Outcome,
     iso,
     plain_number,
@@ -66,6 +69,7 @@ class RunRecord:
         self.interval = interval
         self.written_at: float | None = None
         self.data: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
             "id": folder.path.name,
             "name": folder.path.parent.name,
             "state": None,
@@ -344,6 +348,8 @@ class RunRecord:
             data = read_record(self.path)
         except FileNotFoundError:
             return
+        except NewerRecord as error:
+            raise ConfigError(f"{self.path}: {error}; use that version, or another run: run.tag=again.") from error
         except (ValueError, IsADirectoryError) as error:
             self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
             self.data["step"] = self.folder.newest_step()

@@ -18,10 +18,12 @@ from launcher.rundir.folder import run_name
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
 OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
+FORMAT_VERSION = 1
+"""Version of run.json. A change of the format comes with code that reads the one before."""
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
 RECORD_TYPES: dict[str, Any] = {
-    "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "step": int,
+    "format_version": int, "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "step": int,
     "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
     "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
@@ -74,6 +76,10 @@ class Attempt:
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while training waited."""
 
 
+class NewerRecord(ValueError):
+    """A record in a format that only a later version of Launcher reads."""
+
+
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A `run.json` as a dictionary.
 
@@ -102,6 +108,9 @@ def parse_record(content: bytes) -> dict[str, Any]:
     data = orjson.loads(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
+    version = data.get("format_version", FORMAT_VERSION)
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise NewerRecord(f"format_version is {version}, and this version of Launcher reads {FORMAT_VERSION}")
     _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
     if data.get("state") not in STATES:
         raise ValueError(f"state is {data['state']!r}")

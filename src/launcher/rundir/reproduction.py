@@ -92,7 +92,8 @@ def code_diff(code: Path, outputs: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="launcher-index-") as place:
         copy = Path(place) / "index"
         with suppress(FileNotFoundError):  # nothing was ever added
-            shutil.copyfile(os.fsdecode(index.strip()), copy)
+            # With its time, by which git finds files that were changed within the second in which it was written.
+            shutil.copy2(os.fsdecode(index.strip()), copy)
         untracked = list(_untracked(root, outputs))
         if untracked:
             _git(root, "add", "--intent-to-add", "--", *(f":(top,literal){name}" for name in untracked), index=copy)

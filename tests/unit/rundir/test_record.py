@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record import RunRecord
@@ -63,6 +64,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
     assert [data.pop(key) for key in ("overrides", "choices", "config_dir", "config")] == [None, {}, None, {}]
     assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [None, None, None]
     assert data == {
+        "format_version": 1,
         "id": "1a2b3c4d",
         "name": "gpt-text",
         "state": "completed",
@@ -273,6 +275,7 @@ def test_training_continues_if_progress_cannot_be_written(folder, clock, caplog)
 
 WRITER = """
 import sys
+from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 record = RunRecord(RunFolder(sys.argv[1]))
@@ -379,3 +382,11 @@ def test_what_was_logged_is_summarised_when_an_attempt_ends(folder, clock):
     assert on_disk(folder)["logged"] == expected
     begin(open_record(folder, clock), start_step=2)
     assert on_disk(folder)["logged"] is None
+
+
+def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
+    folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
+    folder.record_path.write_text('{"format_version": 2, "state": "resting"}')
+    with pytest.raises(ConfigError, match=r"format_version is 2, and this version of Launcher reads 1; use that"):
+        RunRecord(folder)
+    assert json.loads(folder.record_path.read_text())["state"] == "resting"
