@@ -84,7 +84,9 @@ class SourcesHook(BaseHook):
         if end is not None and trainer.data_loader.samples + self._per_step(trainer) > end:
             counts = self._order(trainer).counts(end) >= self._order(trainer).sizes
             name = self._order(trainer).names[int(np.argmax(counts))]
-            trainer.state.stop(f"the source {name} has no further samples (data.exhausted=stop)")
+            reason = f"the source {name} has no samples for another step (data.exhausted=stop)"
+            trainer.logger.info("Step %d: training ends: %s.", trainer.step, reason)
+            trainer.state.stop(reason)
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:
         order: MixtureOrder = trainer.data_loader.order

@@ -1,6 +1,7 @@
 """`data=mixture`: runs that are stopped, forked weights, other ranks and workers; what is logged; what is rejected."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> N
         assert [f"train/loss/{name}" in line for name in order.names] == [bool(count) for count in counts]
 
 
-def test_stop_ends_the_training(tmp_path: Path) -> None:
+def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     lines = train(tmp_path, 50, "data.exhausted=stop")
     end = mixture(exhausted="stop").train_dataset().order(int(compose(["data=mixture", "data.sources={}"]).seed), True)
     assert lines[-1]["samples"] == (end.end() or 0) // 4 * 4 < 200
+    assert "has no samples for another step (data.exhausted=stop)" in caplog.text
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (2, 0), (1, 2), (4, 1)])
