@@ -79,7 +79,7 @@ def rank_main(rank: int, count: int, folder: Path, listening: socket.socket, beg
         taken.append(time.perf_counter() - start)
     try:
         trainer.train()
-    except signals.Stop:
+    except signals.SignalExit:
         pass
     end = time.perf_counter()
     assert SIGNAL_AT <= trainer.step < LAST_STEP and (folder / "checkpoints" / "latest").exists()

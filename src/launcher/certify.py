@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="launcher-certify-") as place:
             found = certify(arguments, patterns, Path(place))
     except ConfigError as error:
-        print(*error.sentences, sep="\n", file=sys.stderr)
+        print(*error.messages, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

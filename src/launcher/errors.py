@@ -8,9 +8,9 @@ class ConfigError(Exception):
     `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
     """
 
-    def __init__(self, *sentences: str):
-        super().__init__("\n".join(sentences))
-        self.sentences = list(sentences)
+    def __init__(self, *messages: str):
+        super().__init__("\n".join(messages))
+        self.messages = list(messages)
 
 
 def config_error(error: BaseException) -> ConfigError | None:

@@ -13,7 +13,7 @@ from launcher.checkpoint.saver import SaveFailed
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from support.runner import ENVIRONMENT, launch, run_folder, stop_at
-from support.s3_server import KEY, Fault, S3Server
+from support.s3_server import KEY, ConfigIssue, S3Server
 from support.stores import save
 
 pytestmark = pytest.mark.skipif(
@@ -75,16 +75,16 @@ def test_save_tidy_fetch_and_roll_back(tmp_path: Path, bucket: str) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("PUT", "shard", "500 Internal Server Error", "InternalError", count=1),
-        Fault("PUT", "manifest", "503 Slow Down", "SlowDown", count=2),
-        Fault("PUT", "shard", "cut", count=1),
-        Fault("PUT", "partNumber=2", "cut", count=1),
-        Fault("PUT", "state", "hang", count=1, seconds=2.0),
-        Fault("GET", "list-type", "503 Slow Down", "SlowDown", count=2),
+        ConfigIssue("PUT", "shard", "500 Internal Server Error", "InternalError", count=1),
+        ConfigIssue("PUT", "manifest", "503 Slow Down", "SlowDown", count=2),
+        ConfigIssue("PUT", "shard", "cut", count=1),
+        ConfigIssue("PUT", "partNumber=2", "cut", count=1),
+        ConfigIssue("PUT", "state", "hang", count=1, seconds=2.0),
+        ConfigIssue("GET", "list-type", "503 Slow Down", "SlowDown", count=2),
     ],
     ids=lambda fault: f"{fault.method}-{fault.path.pattern}-{fault.how.split()[0]}",
 )
-def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, server: S3Server, bucket: str, fault: Fault) -> None:
+def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue) -> None:
     store = RemoteStore(tmp_path / "here", f"s3://{bucket}/me")
     server.faults.append(fault)
     save(store, 1, size=(3 * PART // 4 if "part" in fault.path.pattern else 4))
@@ -94,14 +94,14 @@ def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, server: S3Server, bu
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (Fault("PUT", "shard", "403 Forbidden", "AccessDenied"), "PermissionError"),
-        (Fault("PUT", "manifest", "500 Internal Server Error", "InternalError"), "InternalError|500"),
-        (Fault("PUT", "partNumber=2", "cut"), "rank 0"),
+        (ConfigIssue("PUT", "shard", "403 Forbidden", "AccessDenied"), "PermissionError"),
+        (ConfigIssue("PUT", "manifest", "500 Internal Server Error", "InternalError"), "InternalError|500"),
+        (ConfigIssue("PUT", "partNumber=2", "cut"), "rank 0"),
     ],
     ids=["no-permission", "always-500", "always-cut"],
 )
 def test_a_copy_that_fails_leaves_the_previous_one(
-    tmp_path: Path, server: S3Server, bucket: str, fault: Fault, reason: str
+    tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue, reason: str
 ) -> None:
     store = RemoteStore(tmp_path / "here", f"s3://{bucket}/me")
     save(store, 1)
@@ -119,13 +119,13 @@ def test_a_copy_that_fails_leaves_the_previous_one(
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (Fault("GET", "list-type", "403 Forbidden", "AccessDenied"), "cannot be reached"),
-        (Fault("GET", "list-type", "500 Internal Server Error", "InternalError"), "cannot be reached"),
+        (ConfigIssue("GET", "list-type", "403 Forbidden", "AccessDenied"), "cannot be reached"),
+        (ConfigIssue("GET", "list-type", "500 Internal Server Error", "InternalError"), "cannot be reached"),
     ],
     ids=["403", "500"],
 )
 def test_a_store_that_does_not_answer_is_no_empty_one(
-    tmp_path: Path, server: S3Server, bucket: str, fault: Fault, message: str
+    tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue, message: str
 ) -> None:
     save(RemoteStore(tmp_path / "here", f"s3://{bucket}/me"), 1)
     server.faults.append(fault)
@@ -158,7 +158,7 @@ def test_a_command_resumes_on_another_disk(
     there = f"hooks.checkpointing.remote=s3://{bucket}/all"
     for name, value in (KEY | {"endpoint_url": server.url}).items():
         monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
-    server.faults.append(fault := Fault("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3))
+    server.faults.append(fault := ConfigIssue("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3))
     first = launch(tmp_path, *run, there, *stop_at(13))
     assert first.returncode == 143 and fault.done == 3, first.output
     shutil.rmtree(run_folder(tmp_path))

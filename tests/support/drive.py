@@ -103,7 +103,7 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     stopped = 0
     try:
         trainer.train()
-    except signals.Stop as stop:
+    except signals.SignalExit as stop:
         stopped = stop.signum
     signals.forget()
     result = {"losses": journal.losses, "norms": journal.norms, "rates": journal.rates, "step": trainer.step}
@@ -516,7 +516,7 @@ def rejected(overrides: list[list[str]]) -> list[list[str]]:
             build(Path("unused"), composition, Journal()).strategy.teardown()
             sentences.append(["nothing"])
         except ConfigError as error:
-            sentences.append(error.sentences)
+            sentences.append(error.messages)
         ranks.leave()
     return sentences
 

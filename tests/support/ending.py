@@ -95,7 +95,7 @@ def work() -> None:
             if point in (*FORCED_FIRST, *CALLS):
                 first_is_there.wait(60)
             trainer.step = 4  # it is saved
-            raise signals.Stop(signal.SIGTERM)
+            raise signals.SignalExit(signal.SIGTERM)
     finally:
         reach("its end is recorded")
 

@@ -18,7 +18,7 @@ from support.paths import ROOT, TESTS
 
 SCRIPTS = ROOT / "slurm" / "lab"
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
-LONGEST = 600.0
+MAX_WAIT_S = 600.0
 """Seconds after which every wait ends: many times what is needed, since other tests keep the machine busy."""
 STEPS, INTERVAL = 120, 10
 """Of a run, and between two of its checkpoints."""
@@ -73,7 +73,7 @@ class Lab:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def script(self, name: str, *arguments: str, timeout: float = LONGEST) -> None:
+    def script(self, name: str, *arguments: str, timeout: float = MAX_WAIT_S) -> None:
         """Run one of the lab's own scripts."""
         command = [str(SCRIPTS / name), *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
@@ -86,7 +86,7 @@ class Lab:
     def stop(self) -> None:
         self.script("down.sh")
 
-    def run(self, *command: str, check: bool = True, timeout: float = LONGEST) -> str:
+    def run(self, *command: str, check: bool = True, timeout: float = MAX_WAIT_S) -> str:
         """The output of a command on this cluster."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
         if check and done.returncode != 0:
@@ -111,7 +111,7 @@ class Lab:
 
     def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
         """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""
-        return python.run("-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=LONGEST)
+        return python.run("-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S)
 
     def submit(self, outputs: Path, *overrides: str, **variables: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
@@ -130,7 +130,7 @@ class Lab:
         text = self.run("scontrol", "show", "job", "-o", job)
         return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
 
-    def wait_until_ended(self, job: str, timeout: float = LONGEST) -> str:
+    def wait_until_ended(self, job: str, timeout: float = MAX_WAIT_S) -> str:
         """The job's last state; a requeued job has not ended."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
         for _ in ticks(timeout, f"job {job} to end", pause=1.5):
@@ -149,7 +149,7 @@ def ticks(timeout: float, what: str, pause: float = 0.3) -> Iterator[None]:
     raise AssertionError(f"waited {timeout:g} s for {what}")
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = LONGEST) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = MAX_WAIT_S) -> Any:
     for _ in ticks(timeout, what):
         if value := condition():
             return value

@@ -8,7 +8,7 @@ from support import python
 
 PACKAGE = '''
 from launcher.errors import ConfigError
-from launcher.process.signals import Stop
+from launcher.process.signals import SignalExit
 from launcher.types import PositiveInt
 
 
@@ -34,7 +34,7 @@ class MyJob:
         if self.outcome == "exits":
             raise SystemExit(1)
         if self.outcome == "is stopped":
-            raise Stop(15)
+            raise SignalExit(15)
         if self.outcome == "cannot build":
             from hydra.utils import instantiate
 

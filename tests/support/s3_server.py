@@ -40,7 +40,7 @@ class S3Server:
         self._server.shutdown()
 
 
-class Fault:
+class ConfigIssue:
     """What happens to the first `count` requests of a method whose path and query match.
 
     Args:

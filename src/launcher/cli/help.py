@@ -50,6 +50,6 @@ def print_help(argv: Sequence[str] | None = None) -> None:
         width = min(shutil.get_terminal_size().columns, 120)
         texts = [topic_text(topic, folders_of(known.config_dir), max(width, 40)) for topic in topics]
     except ConfigError as error:
-        print("\n".join(error.sentences), file=sys.stderr)
+        print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None
     print("\n".join(texts), end="")

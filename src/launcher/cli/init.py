@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         package = make_project(folder)
     except ConfigError as error:
-        print("\n".join(error.sentences), file=sys.stderr)
+        print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None
     print(f"{folder}: the package {package}, conf/ and tests/. Next:\n")
     print(f"  cd {folder}\n  python -m launcher experiment=first\n  python -m launcher.runs")

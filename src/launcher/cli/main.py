@@ -238,7 +238,7 @@ def _check(check: Callable[[DictConfig], object], config: DictConfig) -> None:
     try:
         check(config)
     except ConfigError as error:
-        report(error.sentences)
+        report(error.messages)
         raise SystemExit(BAD_COMMAND) from None
     except Exception as error:  # Hydra would print a warning, and continue
         traceback.print_exc()

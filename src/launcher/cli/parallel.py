@@ -64,7 +64,7 @@ class Queue:
         Returns:
             A result for each job, in order.
         Raises:
-            signals.Stop: a signal came; the running jobs have saved.
+            signals.SignalExit: a signal came; the running jobs have saved.
             SystemExit: a job failed, and `fail_fast` is set; the others have saved.
         """
         with private_folder() as folder, self.display:
@@ -74,7 +74,7 @@ class Queue:
                 if self.fail_fast and self.failed:
                     self._stop(pool, "sweep.fail_fast")
                     raise SystemExit(1)
-            except signals.Stop:
+            except signals.SignalExit:
                 self._stop(pool, "Stopped")
                 raise
             finally:

@@ -52,7 +52,7 @@ def check_jobs(
         try:
             job.check()
         except ConfigError as error:
-            faults += error.sentences
+            faults += error.messages
             continue
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
             faults.append(_same_run(twin, job))
@@ -154,7 +154,7 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
             hydra_context=context,
         )
     except SystemExit as stop:
-        if isinstance(stop, signals.Stop) or (isinstance(stop.code, int) and stop.code >= 128):
+        if isinstance(stop, signals.SignalExit) or (isinstance(stop.code, int) and stop.code >= 128):
             raise
         result = JobReturn(overrides=job.overrides, cfg=job.config)
         result.status, result.return_value = JobStatus.FAILED, stop

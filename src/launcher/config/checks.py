@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import deepspeed_file
-from launcher.config.messages import Fault, hint, show
-from launcher.config.needs import need_faults
+from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.needs import need_issues
 from launcher.config.node_range import NodeRange
 from launcher.config.tree import get
 from launcher.rundir.files import expanded
@@ -30,14 +30,14 @@ PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
-def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
+def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """The faults of a resolved configuration. Values of a wrong type are reported by the schema."""
     job = get(tree, "job._target_")
     if job not in NO_TRAINING:
         yield from _batch(tree)
         yield from _warmup(tree)
         yield from _without_checkpoints(tree)
-        yield from need_faults(tree)
+        yield from need_issues(tree)
         yield from _recomputed(tree)
     if job != "launcher.jobs.export.ExportJob":
         yield from _files(tree)
@@ -46,9 +46,9 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
     yield from _folders(tree)
     prices, quota = get(tree, "paths.prices"), get(tree, "paths.quota")
     if isinstance(prices, str) and not expanded(prices).is_file():
-        yield Fault("paths.prices", show(prices, 200), "there is no such file.")
+        yield ConfigIssue("paths.prices", show(prices, 200), "there is no such file.")
     if isinstance(quota, str) and parse_size(quota) is None:
-        yield Fault("paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB.")
+        yield ConfigIssue("paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB.")
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
@@ -58,7 +58,7 @@ def _count(tree: dict[str, Any], path: str) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def batch_fault(size: int, world_size: int, source: str | None = None) -> Fault | None:
+def batch_issue(size: int, world_size: int, source: str | None = None) -> ConfigIssue | None:
     """The samples of a step must divide evenly over the ranks.
 
     Args:
@@ -67,7 +67,7 @@ def batch_fault(size: int, world_size: int, source: str | None = None) -> Fault 
     if size % world_size == 0:
         return None
     ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
-    return Fault("data.batch_size", str(size), f"is not divisible by {ranks}; use {_nearest(size, world_size)}.")
+    return ConfigIssue("data.batch_size", str(size), f"is not divisible by {ranks}; use {_nearest(size, world_size)}.")
 
 
 def _nearest(size: int, unit: int) -> str:
@@ -76,7 +76,7 @@ def _nearest(size: int, unit: int) -> str:
     return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
-def _batch(tree: dict[str, Any]) -> Iterator[Fault]:
+def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """`nproc=auto` counts as one rank, which any batch fits."""
     size, nproc = _count(tree, "data.batch_size"), _count(tree, "dispatch.nproc")
     nodes = NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
@@ -86,11 +86,11 @@ def _batch(tree: dict[str, Any]) -> Iterator[Fault]:
     elif size:
         source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
         source += f" x {nodes} nodes" if nodes.least > 1 else ""
-        if fault := batch_fault(size, (nproc or tasks) * nodes.least, source):
+        if fault := batch_issue(size, (nproc or tasks) * nodes.least, source):
             yield fault
 
 
-def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[Fault]:
+def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
     """Each number of nodes that a job may get must divide the batch."""
     bad = [count for count in nodes.counts if size % (count * tasks)]
     if not bad:
@@ -106,41 +106,43 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[Fault]:
     unit = lcm(*(count * tasks for count in nodes.counts))
     if unit <= SIMILAR * size:
         advice.append(f"data.batch_size={_nearest(size, unit)}")
-    yield Fault("dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}.")
+    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}.")
 
 
-def warmup_fault(steps: int | None, ratio: float | None, total: int | None) -> Fault | None:
+def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
     """Check that at most one of the two is set, and that the warm-up is not longer than the run."""
     if steps and ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g. scheduler.warmup_ratio=null."
         )
-        return Fault("scheduler.warmup_steps", show(steps), text)
+        return ConfigIssue("scheduler.warmup_steps", show(steps), text)
     if steps and total and steps > total:
-        return Fault("scheduler.warmup_steps", show(steps), f"the run has only {total} steps; use at most {total}.")
+        return ConfigIssue(
+            "scheduler.warmup_steps", show(steps), f"the run has only {total} steps; use at most {total}."
+        )
     return None
 
 
-def _warmup(tree: dict[str, Any]) -> Iterator[Fault]:
+def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
         total = None  # it depends on the data
-    if type(steps) is int and (fault := warmup_fault(steps, ratio, total)):
+    if type(steps) is int and (fault := warmup_issue(steps, ratio, total)):
         yield fault
 
 
-def _without_checkpoints(tree: dict[str, Any]) -> Iterator[Fault]:
+def _without_checkpoints(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
     pause_at, resume, fork_from = (get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from"))
     if type(pause_at) is int:
-        yield Fault("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
+        yield ConfigIssue("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
     if resume not in (None, "auto", "never"):
-        yield Fault("run.resume", show(resume).strip("'"), "only hooks.checkpointing resumes a run; keep it.")
+        yield ConfigIssue("run.resume", show(resume).strip("'"), "only hooks.checkpointing resumes a run; keep it.")
     if fork_from is not None:
-        yield Fault(
+        yield ConfigIssue(
             "run.fork_from", show(fork_from, 200).strip("'"), "only hooks.checkpointing starts a fork; keep it."
         )
 
@@ -158,7 +160,7 @@ def replays_random_state(backend: str) -> bool:
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
-def _recomputed(tree: dict[str, Any]) -> Iterator[Fault]:
+def _recomputed(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Activation checkpointing in a compiled model."""
     backend = get(tree, "trainer.compile.backend")
     if not isinstance(backend, str) or replays_random_state(backend):
@@ -170,15 +172,15 @@ def _recomputed(tree: dict[str, Any]) -> Iterator[Fault]:
                 f"with {key}={value} a block that is recomputed draws other dropout masks than before, so the "
                 f"gradient is wrong; use trainer.compile.backend=aot_eager, or {key}={off}."
             )
-            yield Fault("trainer.compile.backend", backend, text)
+            yield ConfigIssue("trainer.compile.backend", backend, text)
 
 
-def no_file(key: str, pattern: str) -> Fault:
+def no_file(key: str, pattern: str) -> ConfigIssue:
     where = "" if expanded(pattern).is_absolute() else f" (looked in {Path.cwd()})"
-    return Fault(key, show(pattern, 200), f"matches no file{where}.")
+    return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
 
 
-def _files(tree: dict[str, Any]) -> Iterator[Fault]:
+def _files(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """`data.files`, and keys like `data.val_files`."""
     data = get(tree, "data")
     for key, value in data.items() if isinstance(data, dict) else ():
@@ -192,29 +194,29 @@ def _matches(path: Path) -> bool:
     return path.exists() or any(True for _ in iglob(str(path), recursive=True))
 
 
-def _names(tree: dict[str, Any]) -> Iterator[Fault]:
+def _names(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
         if isinstance(value, str) and not NAME.fullmatch(value):
             text = "should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, digit or _."
-            yield Fault(key, show(value), text)
+            yield ConfigIssue(key, show(value), text)
 
 
-def _start(tree: dict[str, Any]) -> Iterator[Fault]:
+def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
     is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])  # retention deletes it
     is_path = isinstance(resume, str) and bool(resume) and expanded(resume).exists()
     if isinstance(resume, str) and not (is_step or is_path or resume in RESUME):
         ways = "auto, never, must, best, a step or the folder of a checkpoint"
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
-        yield Fault("run.resume", show(resume, 200), text)
+        yield ConfigIssue("run.resume", show(resume, 200), text)
     yield from _fork(tree)
     if isinstance(init_from, str) and (fault := no_weights(expanded(init_from))):
-        yield Fault("run.init_from", show(init_from, 200), fault)
+        yield ConfigIssue("run.init_from", show(init_from, 200), fault)
     if isinstance(init_from, str) and not expanded(init_from).exists():
         outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
-            yield Fault(
+            yield ConfigIssue(
                 "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
             )
 
@@ -238,21 +240,23 @@ def no_weights(source: Path) -> str | None:
     )
 
 
-def _fork(tree: dict[str, Any]) -> Iterator[Fault]:
+def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """The checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is not needed."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
-        yield Fault("run.fork_without", show(without), "is for a fork; set run.fork_from too.")
+        yield ConfigIssue("run.fork_without", show(without), "is for a fork; set run.fork_from too.")
     if not isinstance(source, str) or checkpoint_steps(expanded(str(get(tree, "run.dir"))) / "checkpoints"):
         return
     if get(tree, "run.init_from") is not None:
-        yield Fault("run.fork_from", show(source, 200), "run.init_from is set too; a run starts from one of them.")
+        yield ConfigIssue(
+            "run.fork_from", show(source, 200), "run.init_from is set too; a run starts from one of them."
+        )
     if checkpoint_of(expanded(str(get(tree, "paths.outputs"))), source) is None:
         text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
-        yield Fault("run.fork_from", show(source, 200), text)
+        yield ConfigIssue("run.fork_from", show(source, 200), text)
 
 
-def _folders(tree: dict[str, Any]) -> Iterator[Fault]:
+def _folders(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """A folder that is written to must exist, or it must be possible to create it."""
     keys = ["paths.outputs"]
     keys += ["job.folder"] if get(tree, "job._target_") == "launcher.jobs.lr_find.LRFindJob" else []
@@ -260,7 +264,7 @@ def _folders(tree: dict[str, Any]) -> Iterator[Fault]:
     for key in keys:
         value = get(tree, key)
         if isinstance(value, str) and (text := _why_not_writable(value)):
-            yield Fault(key, show(value, 200), text)
+            yield ConfigIssue(key, show(value, 200), text)
 
 
 def _why_not_writable(folder: str) -> str | None:
@@ -283,21 +287,21 @@ def parse_signal(value: str | int) -> signal.Signals | None:
         return None
 
 
-def signal_fault(key: str, value: str | int) -> Fault | None:
+def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     number = parse_signal(value)
     if number is None:
-        return Fault(key, show(value), f"there is no such signal; e.g. {key}=[SIGUSR1].")
+        return ConfigIssue(key, show(value), f"there is no such signal; e.g. {key}=[SIGUSR1].")
     if number in (signal.SIGKILL, signal.SIGSTOP):
-        return Fault(key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1].")
+        return ConfigIssue(key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1].")
     return None
 
 
-def _signals(tree: dict[str, Any]) -> Iterator[Fault]:
+def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """`exit_signals` of any hook."""
     hooks = get(tree, "hooks")
     for name in hooks if isinstance(hooks, dict) else ():
         key = f"hooks.{name}.exit_signals"
         value = get(tree, key)
         for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, str | int) and (fault := signal_fault(key, each)):
+            if isinstance(each, str | int) and (fault := signal_issue(key, each)):
                 yield fault

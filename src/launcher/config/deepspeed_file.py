@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.config.messages import Fault, hint, show
+from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.signature import signature
 from launcher.config.tree import get
 from launcher.errors import ConfigError
@@ -69,17 +69,17 @@ REQUIRED_ZERO_DEFAULTS = {
 """Settings which a resume may not change, because the shards on each rank would differ from a checkpoint's."""
 
 
-def crosschecks(tree: dict[str, Any]) -> Iterator[Fault]:
+def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """The faults of a resolved configuration with `strategy=deepspeed`."""
     strategy = tree.get("strategy")
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
         return
     if strategy.get("offload_optimizer") is True and strategy.get("zero_stage") == 0:
-        yield Fault("strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3.")
+        yield ConfigIssue("strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3.")
     if strategy.get("offload_param") is True and strategy.get("zero_stage") != 3:
-        yield Fault("strategy.offload_param", "true", "needs strategy.zero_stage=3, which shards parameters.")
+        yield ConfigIssue("strategy.offload_param", "true", "needs strategy.zero_stage=3, which shards parameters.")
     if get(tree, "trainer.sync_every_micro_batch"):
-        yield Fault(
+        yield ConfigIssue(
             "trainer.sync_every_micro_batch",
             "true",
             "DeepSpeed's stage decides when gradients are exchanged (0 and 1: once a step; 2 and 3: with each "
@@ -103,7 +103,7 @@ def read_file(path: Path) -> dict[str, Any]:
     return file
 
 
-def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
+def _parse(path: Path) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """Read the file and check its keys.
 
     Returns:
@@ -113,9 +113,9 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
         config = json.loads(expanded(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        return {}, [Fault(KEY, str(path), f"cannot be read as JSON ({reason}).")]
+        return {}, [ConfigIssue(KEY, str(path), f"cannot be read as JSON ({reason}).")]
     if not isinstance(config, dict):
-        return {}, [Fault(KEY, str(path), "should hold an object of keys and values.")]
+        return {}, [ConfigIssue(KEY, str(path), "should hold an object of keys and values.")]
     config = _without_auto(config)
     # The former name of the section.
     if "bfloat16" in config:
@@ -123,7 +123,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Fault]]:
     sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
     texts = [f"{key} should hold an object of keys and values." for key in wrong] or _unsupported(config)
-    return config, [Fault(KEY, str(path), text) for text in texts]
+    return config, [ConfigIssue(KEY, str(path), text) for text in texts]
 
 
 def _without_auto(value: object) -> Any:
@@ -157,14 +157,14 @@ def _unsupported(file: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _options(path: Path, strategy: dict[str, Any]) -> Iterator[Fault]:
+def _options(path: Path, strategy: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Options that are set next to the file, which replaces them all."""
     known = signature(TARGET)
     for option in known.parameters if known else ():
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = f"{KEY}={path} replaces this option; set {'.'.join(_place(option.name))} in the file."
-            yield Fault(f"strategy.{option.name}", show(value), text)
+            yield ConfigIssue(f"strategy.{option.name}", show(value), text)
 
 
 def _place(option: str) -> tuple[str, ...]:

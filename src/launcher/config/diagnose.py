@@ -49,7 +49,7 @@ def diagnose(
         try:
             jobs = expand(parsed, with_intervals=_searches(readable))
         except ConfigError as error:
-            return faults + error.sentences
+            return faults + error.messages
         diagnosis = _Diagnosis(config_name, faults)
         seen: set[str] = set()
         for job in jobs:
@@ -138,7 +138,7 @@ class _Diagnosis:
         try:
             validate(config)
         except ConfigError as error:
-            self.faults += [sentence for sentence in error.sentences if not self._follows_from_a_group(sentence)]
+            self.faults += [sentence for sentence in error.messages if not self._follows_from_a_group(sentence)]
 
     def _follows_from_a_group(self, sentence: str) -> bool:
         """Return whether a message is about the default option of a group that the user has set to something else."""

@@ -42,7 +42,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         arguments: the command line, if it failed before its task started: Hydra's own errors are then explained too.
     """
     if (own := config_error(error)) is not None:
-        return own.sentences
+        return own.messages
     if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
         return [sentence]
     if arguments is None or not isinstance(error, COMPOSITION_ERRORS):

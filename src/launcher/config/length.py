@@ -4,7 +4,7 @@ are read (`launcher.train.length`)."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.config.messages import Fault, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.tree import get
 
 DEFAULT_STEPS = 500
@@ -15,7 +15,7 @@ def default_steps(epochs: float | None) -> int | None:
     return DEFAULT_STEPS if epochs is None else None
 
 
-def length_faults(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[Fault]:
+def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
     """
     Args:
         tree: resolved.
@@ -27,16 +27,16 @@ def length_faults(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
             f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to null: "
             "trainer.max_epochs=null, or trainer.max_steps=null."
         )
-        yield Fault("trainer.max_steps", show(steps), text)
+        yield ConfigIssue("trainer.max_steps", show(steps), text)
     if steps is None and epochs is None and "max_steps" in (tree.get("trainer") or {}):
-        yield Fault("trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs.")
+        yield ConfigIssue("trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs.")
     for key, source in sources.items() if steps is None and epochs is not None else ():
         if source == "trainer.max_steps" and key != "scheduler.max_steps":
             text = (
                 f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is set; set {key} to "
                 "a number, or use trainer.max_steps."
             )
-            yield Fault(key, "${trainer.max_steps}", text)
+            yield ConfigIssue(key, "${trainer.max_steps}", text)
 
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 
 @dataclass(frozen=True)
-class Fault:
+class ConfigIssue:
     """Problem with a key. `value` is its value as shown, or None if the message needs no value."""
 
     key: str
@@ -18,7 +18,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class WrongType(Fault):
+class WrongType(ConfigIssue):
     """The value is not of the key's type."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config import plain_yaml
 from launcher.config.compositions import COLLECTIONS
-from launcher.config.messages import Fault, show
+from launcher.config.messages import ConfigIssue, show
 from launcher.config.options import main_folder, options
 from launcher.config.signature import attribute, signature
 from launcher.config.source import NotFound
@@ -22,7 +22,7 @@ VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
 Node = dict[str, Any]
 
 
-def need_faults(tree: dict[str, Any]) -> Iterator[Fault]:
+def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Hooks without which others have no effect.
 
     Args:
@@ -33,10 +33,10 @@ def need_faults(tree: dict[str, Any]) -> Iterator[Fault]:
         if other not in present:
             listed = ",".join(_with(parts(tree, "hooks"), other))
             text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
-            yield Fault(path, None, text)
+            yield ConfigIssue(path, None, text)
 
 
-def validation_faults(tree: dict[str, Any]) -> Iterator[Fault]:
+def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Hooks that have no effect with data that have no validation set."""
     if get(tree, "hooks.evaluation.loader") is not None:
         return
@@ -44,7 +44,7 @@ def validation_faults(tree: dict[str, Any]) -> Iterator[Fault]:
     for path, setting, other in _needed(tree):
         if other == "evaluation":
             fix = ", or ".join([*(f"set {key}" for key in keys[:1]), "leave it out"])
-            yield Fault(path, None, f"needs a validation set ({setting}), and the data have none; {fix}.")
+            yield ConfigIssue(path, None, f"needs a validation set ({setting}), and the data have none; {fix}.")
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

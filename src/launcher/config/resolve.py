@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.identity import choices
-from launcher.config.messages import Fault, hint
+from launcher.config.messages import ConfigIssue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored, is_expression
@@ -23,19 +23,19 @@ OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], list[Fault]]:
+def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """The configuration as plain containers, without Hydra's node, and the faults of values that do not resolve."""
     return resolve_tree(config, to_plain(config))
 
 
-def resolve_tree(config: DictConfig, tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+def resolve_tree(config: DictConfig, tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """The same for a configuration whose plain containers are known."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
     resolver = _Resolver(config, tree)
     # run.id hashes everything, so it resolves only if everything else does: it comes last
     order = sorted(written, key=lambda key: key == "run")
     tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
-    return {key: tree[key] for key in written}, resolver.all_faults()
+    return {key: tree[key] for key in written}, resolver.all_issues()
 
 
 def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def references(tree: Any) -> dict[str, str]:
 class _Resolver:
     def __init__(self, config: DictConfig, tree: Mapping[str, Any]):
         self.config, self.tree = config, tree
-        self.faults: list[Fault] = []
+        self.faults: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key that is missing."""
 
@@ -101,7 +101,7 @@ class _Resolver:
             path = ".".join(map(str, keys))
             option = choices(self.config).get(str(keys[0]))
             see = f"; python -m launcher --help {keys[0]}={option} describes it" if isinstance(option, str) else ""
-            self.faults.append(Fault(path, None, f"needs a value; e.g. {path}=...{see}"))
+            self.faults.append(ConfigIssue(path, None, f"needs a value; e.g. {path}=...{see}"))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
@@ -129,19 +129,19 @@ class _Resolver:
             else:
                 near = hint(reference, _dotted_keys(self.tree), "${{{}}}")
                 text = _for_shell(path, written) or near
-                self.faults.append(Fault(path, written, f"there is no {reference}{text}"))
+                self.faults.append(ConfigIssue(path, written, f"there is no {reference}{text}"))
             return
         if unset := UNSET.search(str(error)):
             text = f"the environment has no variable {unset[1]}; set it, or give a default: ${{oc.env:{unset[1]},...}}"
-            self.faults.append(Fault(path, written, f"{text}{_for_shell(path, written)}"))
+            self.faults.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
             return
         reason = str(error).splitlines()[0]
-        self.faults.append(Fault(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}"))
+        self.faults.append(ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}"))
 
-    def all_faults(self) -> list[Fault]:
+    def all_issues(self) -> list[ConfigIssue]:
         return self.faults + [self._lack(group, referring) for group, referring in self.lacking.items()]
 
-    def _lack(self, group: str, referring: dict[str, str]) -> Fault:
+    def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """One fault for all keys that the chosen option of a group lacks, with the options that have them."""
         folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
@@ -150,7 +150,7 @@ class _Resolver:
         names = " and no ".join(dict.fromkeys(referring.values()))
         keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
         text = f"{group}={choices(self.config)[group]} has no {names}; {choose}set {keys} directly."
-        return Fault(", ".join(referring), None, text)
+        return ConfigIssue(", ".join(referring), None, text)
 
 
 def _for_shell(path: str, written: str) -> str:

@@ -18,13 +18,13 @@ from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits
-from launcher.config.length import length_faults
-from launcher.config.messages import Fault, WrongType, hint, show
+from launcher.config.length import length_issues
+from launcher.config.messages import ConfigIssue, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.plain import to_plain
 from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_faults
+from launcher.config.secrets import as_stored, secret_issues
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -83,8 +83,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             faults += _node(path, node, set(sources.values()) if path == "data" else set())
     faults += crosschecks(without_unresolved(tree))
-    faults = _with_length_faults(faults, without_unresolved(tree), sources)
-    secrets = list(secret_faults(written))
+    faults = _with_length_issues(faults, without_unresolved(tree), sources)
+    secrets = list(secret_issues(written))
     shown = {fault.key for fault in secrets}  # another sentence would show the value
     faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
     if faults:
@@ -92,13 +92,13 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     return as_stored(written, tree)
 
 
-def _with_length_faults(faults: list[Fault], tree: dict[str, Any], sources: dict[str, str]) -> list[Fault]:
+def _with_length_issues(faults: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]) -> list[ConfigIssue]:
     """`scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known."""
     if not _trains(tree):
         return faults
     if get(tree, "trainer.max_epochs") is not None and get(tree, "scheduler.max_steps") is None:
         faults = [fault for fault in faults if fault.key != "scheduler.max_steps"]
-    found = list(length_faults(tree, sources))
+    found = list(length_issues(tree, sources))
     return [fault for fault in faults if fault.key not in {each.key for each in found}] + found
 
 
@@ -133,36 +133,40 @@ def _check_hydra(tree: dict[str, Any]) -> None:
                 if key.endswith("chdir")
                 else "set paths.outputs instead"
             )
-            faults.append(Fault(key, show(value), f"cannot be changed; {way}."))
+            faults.append(ConfigIssue(key, show(value), f"cannot be changed; {way}."))
     searchpath = get(hydra, "searchpath")
     is_path = searchpath is None or isinstance(searchpath, list)
     faults += [] if is_path else [bad_searchpath(searchpath)]
     for source in get(hydra, "runtime.config_sources") or () if is_path else ():
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
-            faults.append(Fault("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
+            faults.append(ConfigIssue("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
         elif source["schema"] == "file" and not Path(path).is_dir():
-            faults.append(Fault("hydra.searchpath", path, "there is no such folder."))
+            faults.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
     faults += [] if faults else [*_several_options(tree), *_hidden_options(tree)]
     if faults:
         raise ConfigError(*map(str, faults))
 
 
-def _several_options(tree: dict[str, Any]) -> Iterator[Fault]:
+def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Overrides that choose several options of a group that has one: Hydra would merge them into one node."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
         if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
             chosen = ",".join(map(str, value))
-            yield Fault(group, f"[{chosen}]", f"a run has one {group}; choose one, or sweep: -m {group}={chosen}.")
+            yield ConfigIssue(
+                group, f"[{chosen}]", f"a run has one {group}; choose one, or sweep: -m {group}={chosen}."
+            )
 
 
-def bad_searchpath(value: Any) -> Fault:
-    return Fault("hydra.searchpath", show(value), "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].")
+def bad_searchpath(value: Any) -> ConfigIssue:
+    return ConfigIssue(
+        "hydra.searchpath", show(value), "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+    )
 
 
-def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
+def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Chosen options that several folders have, with different content: Hydra silently uses the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
@@ -174,7 +178,7 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[Fault]:
                 if content != present[0][1]:
                     used = present[0][0]
                     text = f"also an option of {used}, which would be used instead of that of {folder}; rename it."
-                    yield Fault(str(group), str(option), text)
+                    yield ConfigIssue(str(group), str(option), text)
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
@@ -186,7 +190,7 @@ def without_own_keys(node: DictConfig) -> DictConfig:
     return OmegaConf.create({key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)})
 
 
-def _at_their_source(faults: list[Fault], written: dict[str, Any]) -> list[Fault]:
+def _at_their_source(faults: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
     """Each fault once. If a key refers to another key that has a fault itself, only that key is reported. If it refers
     to a valid key of the wrong type for it, the sentence names both."""
     sources = references(written)
@@ -201,7 +205,7 @@ def _at_their_source(faults: list[Fault], written: dict[str, Any]) -> list[Fault
     return kept
 
 
-def _from_environment(fault: Fault, written: dict[str, Any]) -> Fault:
+def _from_environment(fault: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
     """The fault of a value of the wrong type; a value of the environment is text, whatever it looks like."""
     value = get(written, fault.key)
     if not (isinstance(fault, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")):
@@ -216,7 +220,7 @@ def _trains(tree: dict[str, Any]) -> bool:
     return not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
 
 
-def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
+def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
     tops = {key: value for key, value in tree.items() if key in section(Top).names}
     yield from _keys("", tops, replace(section(Top), name="a run"), partial=False)
     for name, keys in SECTIONS.items():
@@ -231,10 +235,10 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[Fault]:
         elif name == "hpo" and name not in tree:
             continue  # a stored configuration: one run has no search
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
-            yield Fault(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
+            yield ConfigIssue(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
 
 
-def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
+def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Unknown keys at the top, missing groups, and groups without a `_target_`."""
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
@@ -242,11 +246,11 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
             text = f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
             if isinstance(value, dict) and (sections := sorted(value.keys() & known)):
                 text = f"sets {', '.join(sections)} below itself; its file should begin with `# @package _global_`."
-            yield Fault(key, show(value), text)
+            yield ConfigIssue(key, show(value), text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
-            yield Fault(name, None, f"the run needs one; choose {name}={listed}.")
+            yield ConfigIssue(name, None, f"the run needs one; choose {name}={listed}.")
     for name in GROUPS:
         yield from _has_target(name, tree.get(name))
     for name in COLLECTIONS:
@@ -255,20 +259,20 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[Fault]:
             is_option = isinstance(value, dict) and part in options(composed_from(written), name)
             if is_option and "_target_" not in value:
                 text = f"has keys, but {name}=[...] does not choose {part}; add it, or remove the keys: ~{name}.{part}."
-                yield Fault(f"{name}.{part}", None, text)
+                yield ConfigIssue(f"{name}.{part}", None, text)
             else:
                 yield from _has_target(f"{name}.{part}", value)
 
 
-def _has_target(path: str, value: Any) -> Iterator[Fault]:
+def _has_target(path: str, value: Any) -> Iterator[ConfigIssue]:
     if value is None or value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
     if isinstance(value, dict):
-        yield Fault(
+        yield ConfigIssue(
             path, None, f"has no _target_; name its class or function, e.g. {path}._target_=my_package.MyClass."
         )
     else:
-        yield Fault(path, show(value), "should be a part with a _target_, or null.")
+        yield ConfigIssue(path, show(value), "should be a part with a _target_, or null.")
 
 
 def _is_referred_to(written: dict[str, Any], key: str) -> bool:
@@ -276,7 +280,7 @@ def _is_referred_to(written: dict[str, Any], key: str) -> bool:
     return bool(re.search(rf"\$\{{{re.escape(key)}\b", str(written)))
 
 
-def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fault]:
+def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[ConfigIssue]:
     """Check a node with `_target_`. A key in `referred_to` may be the user's own."""
     target = node["_target_"]
     try:
@@ -299,7 +303,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Fa
     yield from _keys(path, {key: value for key, value in keys.items() if key not in own}, spec, partial)
 
 
-def target_not_found(path: str, target: str, error: NotFound) -> Fault:
+def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The fault of a `_target_` that does not exist."""
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
@@ -308,10 +312,10 @@ def target_not_found(path: str, target: str, error: NotFound) -> Fault:
         )
     else:
         text = f"no {error.name} in {error.where}{hint(error.name, error.names, error.where + '.{}')}"
-    return Fault(join(path, "_target_"), show(target, 200), text)
+    return ConfigIssue(join(path, "_target_"), show(target, 200), text)
 
 
-def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[Fault]:
+def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[ConfigIssue]:
     """Compare the keys of a node with a signature. With `partial`, missing arguments come later."""
     for key, value in node.items():
         if key in spec.names:
@@ -319,20 +323,20 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield Fault(join(path, key), shown, renamed(join(path, key)) or f"{spec.name} takes no {key}{near}")
+            yield ConfigIssue(join(path, key), shown, renamed(join(path, key)) or f"{spec.name} takes no {key}{near}")
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)
 
 
-def _missing(path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]) -> Iterator[Fault]:
+def _missing(path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
             key, kind = join(path, parameter.name), describe(parameter.annotation)
-            yield Fault(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
+            yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
 
 
-def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[Fault]:
+def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
     if value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
     if _holds_parts(value) or (type(value) is type(parameter.default) and value == parameter.default):

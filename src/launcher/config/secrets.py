@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from launcher.config.messages import Fault
+from launcher.config.messages import ConfigIssue
 from launcher.config.tree import get, is_interpolation, walk
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
@@ -43,7 +43,7 @@ def _may_be_kept(path: str, value: Any) -> bool:
     return is_interpolation(value) and ("oc.env" in value or is_secret(path.rpartition(".")[2]))
 
 
-def secret_faults(tree: Mapping[str, Any]) -> Iterator[Fault]:
+def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
     """Secrets that are written out, and would be stored with the run.
 
     Args:
@@ -65,7 +65,7 @@ def secret_faults(tree: Mapping[str, Any]) -> Iterator[Fault]:
         else:
             use = f"'{path}=${{oc.env:{variable}}}'"
             text = f"a secret would be stored with the run; export it as a variable, and use {use}."
-        yield Fault(path, None, text)
+        yield ConfigIssue(path, None, text)
 
 
 @cache

@@ -22,9 +22,9 @@ from launcher.rundir.files import expanded, replace_file, replacing
 
 CHUNK = 2**22  # bytes of text at a time
 
-Part = tuple[Path, int, int]
+FileRange = tuple[Path, int, int]
 """A file from one byte up to another."""
-Encode = Callable[[Part], Iterator[np.ndarray]]
+Encode = Callable[[FileRange], Iterator[np.ndarray]]
 """Maps a part of a file to arrays of its token ids."""
 
 
@@ -63,7 +63,7 @@ class TokenWriter:
 def byte_encoder() -> tuple[Encode, int]:
     """An encoder for which each byte is a token, and the size of its vocabulary."""
 
-    def encode(part: Part) -> Iterator[np.ndarray]:
+    def encode(part: FileRange) -> Iterator[np.ndarray]:
         for chunk in chunks(part):
             yield np.frombuffer(chunk, dtype=np.uint8)
 
@@ -99,7 +99,7 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
     if end is not None and end_id is None:
         raise ConfigError(f"--end='{end}': is not a token of the tokenizer in {folder}.")
 
-    def encode(part: Part) -> Iterator[np.ndarray]:
+    def encode(part: FileRange) -> Iterator[np.ndarray]:
         for text in pieces(part):
             yield np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
         if end_id is not None:
@@ -108,7 +108,7 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
     return encode, tokenizer.get_vocab_size(with_added_tokens=True)
 
 
-def chunks(part: Part) -> Iterator[bytes]:
+def chunks(part: FileRange) -> Iterator[bytes]:
     path, start, stop = part
     with open(path, "rb") as file:
         file.seek(start)
@@ -116,7 +116,7 @@ def chunks(part: Part) -> Iterator[bytes]:
             yield chunk
 
 
-def pieces(part: Part) -> Iterator[str]:
+def pieces(part: FileRange) -> Iterator[str]:
     """Text in pieces that end at a line's end, so that no word is cut in two."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     rest = ""
@@ -131,7 +131,7 @@ def pieces(part: Part) -> Iterator[str]:
         yield rest
 
 
-def divide(files: list[Path], fraction: float) -> tuple[list[Part], list[Part]]:
+def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:
     """(training, held out): whole files; of a single file, its beginning and its end, cut between two lines."""
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
@@ -146,11 +146,11 @@ def divide(files: list[Path], fraction: float) -> tuple[list[Part], list[Part]]:
     return [(path, 0, cut)], [(path, cut, size)]
 
 
-def _whole(path: Path) -> Part:
+def _whole(path: Path) -> FileRange:
     return path, 0, path.stat().st_size
 
 
-def write(out: Path, name: str, parts: Iterable[Part], encode: Encode, vocab_size: int) -> int:
+def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, vocab_size: int) -> int:
     """Write OUT/<name>.npy, which appears only when it is complete. Returns the number of tokens."""
     with (
         replacing(out / f"{name}.npy") as unfinished,

@@ -19,7 +19,7 @@ def run_job(config: DictConfig) -> Any:
     Returns:
         What the job returns.
     Raises:
-        signals.Stop: a signal ended it.
+        signals.SignalExit: a signal ended it.
     """
     deadline.progress(IMPORTS)
     importlib.import_module("launcher.train.build")  # and torch

@@ -72,7 +72,7 @@ class LocalDispatch:
 
         Raises:
             ConfigError: the job was rejected.
-            signals.Stop: a signal ended it; the state is durable.
+            signals.SignalExit: a signal ended it; the state is durable.
             SystemExit: a rank failed; its error is printed, and all ranks have ended.
         """
         if self.is_complete(resolved(config)):
@@ -124,7 +124,7 @@ def spawn(config: DictConfig, count: int) -> Any:
             _fail(config, cause, ranks, folder)
     stopped = next((rank for rank in ranks if rank.report.get("kind") == "stopped"), None)
     if stopped is not None:
-        raise signals.Stop(stopped.report["signum"], stopped.process.returncode)
+        raise signals.SignalExit(stopped.report["signum"], stopped.process.returncode)
     return ranks[0].report.get("value")
 
 
@@ -166,7 +166,7 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
     _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True)
     if "hung_after" in cause.report:
-        raise signals.Stop(cause.report["hung_after"], code)
+        raise signals.SignalExit(cause.report["hung_after"], code)
     raise SystemExit(code if code > 0 else 1)
 
 

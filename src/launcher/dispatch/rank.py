@@ -72,7 +72,7 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
 
     try:
         return {"kind": "done", "value": run(folder / JOB)}, 0
-    except signals.Stop as stop:
+    except signals.SignalExit as stop:
         return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
     except BaseException as error:
         if sentences := explain(error):

@@ -38,7 +38,7 @@ def main() -> int:
         return 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if not isinstance(end, signals.Stop) and code:
+        if not isinstance(end, signals.SignalExit) and code:
             close(folder, f"ended with exit code {code}")
         return code
     except BaseException as error:
@@ -113,12 +113,12 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
     record.begin_attempt(start_step=0, max_steps=0, world_size=int(os.environ.get("WORLD_SIZE", 1)), strategy="none")
     try:
         result = job()
-    except signals.Stop as stop:
+    except signals.SignalExit as stop:
         name = signal.Signals(stop.signum).name
         record.end_attempt("preempted", end_step=0, signal=name, exit_code=int(stop.code or 0))
         raise
     except BaseException as error:
-        reason = "; ".join(getattr(error, "sentences", ())) or f"{type(error).__name__}: {error}"
+        reason = "; ".join(getattr(error, "messages", ())) or f"{type(error).__name__}: {error}"
         record.end_attempt("failed", end_step=0, exit_code=1, reason=reason[:500])
         raise
     replace_file(folder.path / RESULT, json.dumps(result, default=str).encode() + b"\n")

@@ -22,7 +22,7 @@ def task(config: DictConfig) -> Any:
     """
     Raises:
         ConfigError: the configuration is invalid; nothing was written.
-        signals.Stop: a signal came before the run began, or ended it.
+        signals.SignalExit: a signal came before the run began, or ended it.
     """
     if not signals.installed():  # in a process of a Hydra launcher, which has its own handlers
         signals.install()

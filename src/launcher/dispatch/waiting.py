@@ -42,7 +42,7 @@ def wait_for(
     Returns:
         A result per run, in order: of a completed run the newest value of each metric, else its failure.
     Raises:
-        signals.Stop: a signal ended the waiting; the runs continue.
+        signals.SignalExit: a signal ended the waiting; the runs continue.
     """
     from rich.live import Live
 
@@ -64,7 +64,7 @@ def wait_for(
                 text = f"{len(open_runs) - len(rest)} runs continue; this command no longer waits for them."
                 text += f" {len(rest)} were not submitted; the same command submits them." if rest else ""
                 print(text, file=sys.stderr, flush=True)
-                raise signals.Stop(signals.received())
+                raise signals.SignalExit(signals.received())
             if rest and queue is not None and (num_jobs is None or len(queue) < num_jobs):
                 submit_rest(rest)
             num_jobs = num_jobs if queue is None else len(queue)

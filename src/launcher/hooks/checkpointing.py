@@ -12,7 +12,7 @@ from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import BEST, CheckpointStore, step_name
-from launcher.config.checks import parse_signal, signal_fault
+from launcher.config.checks import parse_signal, signal_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
@@ -304,7 +304,7 @@ class CheckpointingHook(BaseHook):
             trainer.logger.info("Saved; leaving in %g s.", self.exit_delay)
             deadline.progress(self.exit_delay)
             time.sleep(self.exit_delay)
-        raise signals.Stop(signum, None if isinstance(self.exit_code, str) else self.exit_code)
+        raise signals.SignalExit(signum, None if isinstance(self.exit_code, str) else self.exit_code)
 
     def on_close(self, trainer: TrainerView) -> None:
         if getattr(self, "saver", None) is not None:
@@ -322,6 +322,6 @@ def signal_list(signums: Any) -> list[signal.Signals]:
         return []
     values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)
     for value in values:
-        if fault := signal_fault("hooks.checkpointing.exit_signals", value):
+        if fault := signal_issue("hooks.checkpointing.exit_signals", value):
             raise ConfigError(str(fault))
     return [each for each in map(parse_signal, values) if each is not None]

@@ -130,7 +130,7 @@ class AttemptLog:
                 try:
                     with exits_are_errors():
                         yield
-                except signals.Stop as stop:
+                except signals.SignalExit as stop:
                     self._stopped(stop)
                     raise
                 except BaseException as error:
@@ -161,7 +161,7 @@ class AttemptLog:
                     raise TrainingError(f"{problem} The same command writes it,{then}.") from error
                 logger.error("%s", problem)  # must not hide why the attempt ended
 
-    def _stopped(self, stop: signals.Stop) -> None:
+    def _stopped(self, stop: signals.SignalExit) -> None:
         if not (self.has_begun and self.record is not None):
             return
         name = signal.Signals(stop.signum).name

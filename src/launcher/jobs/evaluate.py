@@ -70,7 +70,7 @@ class EvaluateJob:
             raise ConfigError(f"job.split={self.split}: the data have no {name} set; set data.{key} or use other data.")
         metrics = hook.measure(trainer)
         if metrics is None:
-            raise signals.Stop(maximum(signals.received()))
+            raise signals.SignalExit(maximum(signals.received()))
         line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights

@@ -58,7 +58,7 @@ def train(config: DictConfig) -> dict[str, Any] | None:
                 )
             trainer.train()
             report_end(log, trainer)
-    except signals.Stop:
+    except signals.SignalExit:
         if trainer is not None:
             trainer.strategy.teardown()
         raise

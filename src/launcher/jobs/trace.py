@@ -29,7 +29,7 @@ HOLDERS = "torch.utils.data."
 """Loaders, samplers and subsets, in which a user's object may be, or a generator."""
 OF_MODULES = frozenset(vars(nn.Module()))
 DEPTH = 6
-LONGEST = 80
+MAX_TEXT_LENGTH = 80
 
 
 class TraceHook(BaseHook):
@@ -155,7 +155,7 @@ def _described(value: object) -> str | None:
 def plain(value: Any) -> str:
     """A short text for a value, which is equal for equal values alone: a number itself, a digest of anything large."""
     text = _text(value)
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_TEXT_LENGTH:
         return text
     return f"{type(value).__name__} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

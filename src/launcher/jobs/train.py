@@ -53,7 +53,7 @@ class TrainJob:
         Returns:
             The last value of each logged metric, for sweepers; None for a run that was complete already.
         Raises:
-            signals.Stop: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
+            signals.SignalExit: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
             ConfigError: rejected; nothing was written.
         """
         from launcher.jobs.run_attempt import train

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from launcher.config.checks import warmup_fault
+from launcher.config.checks import warmup_issue
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
@@ -120,7 +120,7 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     Raises:
         ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
-    if fault := warmup_fault(steps, ratio, total):
+    if fault := warmup_issue(steps, ratio, total):
         raise ConfigError(str(fault))
     # plus 1e-9: 0.29 * 100 is 28.999999999999996
     return steps or int((ratio or 0.0) * total + 1e-9)

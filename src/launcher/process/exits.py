@@ -15,7 +15,7 @@ def exits_are_errors() -> Iterator[None]:
     """
     try:
         yield
-    except signals.Stop:
+    except signals.SignalExit:
         raise
     except SystemExit as error:
         code = "" if error.code is None else repr(error.code)

@@ -202,7 +202,7 @@ def on_main(act: Callable[[], T]) -> T:
     Args:
         act: its value must be representable in JSON.
     Raises:
-        signals.Stop: there are several ranks, and rank 0 has received a signal: here all can leave together.
+        signals.SignalExit: there are several ranks, and rank 0 has received a signal: here all can leave together.
         ConfigError: `act` raised it, with the same sentences on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
     """
@@ -217,7 +217,7 @@ def on_main(act: Callable[[], T]) -> T:
             value = act()
         except BaseException as error:
             store().set(key, json.dumps(_described(error)))
-            if isinstance(error, signals.Stop):
+            if isinstance(error, signals.SignalExit):
                 _wait_until_read(key, ranks.world_size - 1)
             raise
         store().set(key, json.dumps(["done", value]))
@@ -227,7 +227,7 @@ def on_main(act: Callable[[], T]) -> T:
     if kind == "rejected":
         raise ConfigError(*answer)
     if kind == "stopped":
-        raise signals.Stop(answer)
+        raise signals.SignalExit(answer)
     if kind == "failed":
         raise TrainingError(f"Rank 0 failed: {answer}")
     agreed: T = answer
@@ -245,8 +245,8 @@ def _wait_until_read(key: str, readers: int) -> None:
 def _described(error: BaseException) -> list[Any]:
     """Rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
-        return ["rejected", error.sentences]
-    if isinstance(error, signals.Stop):
+        return ["rejected", error.messages]
+    if isinstance(error, signals.SignalExit):
         return ["stopped", error.signum]
     return ["failed", f"{type(error).__name__}: {error}"]
 

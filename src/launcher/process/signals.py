@@ -23,7 +23,7 @@ LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """These stay ignored if they are ignored at the start: by `nohup`, or by a shell that starts us in the background."""
 
 
-class Stop(SystemExit):
+class SignalExit(SystemExit):
     """Ends the process after a signal, once the state is durable. `code` is 128 + signal by default."""
 
     def __init__(self, signum: int, code: int | None = None):
@@ -113,10 +113,10 @@ def check() -> None:
     """Leave at once after a signal. For the phases before training, when there is nothing to save.
 
     Raises:
-        Stop: a signal has been received.
+        SignalExit: a signal has been received.
     """
     if _state.received:
-        raise Stop(_state.received)
+        raise SignalExit(_state.received)
 
 
 def forget() -> None:

@@ -149,7 +149,7 @@ def _run(words: Sequence[str]) -> int:
         code: int = import_module(module_of(parsed.verb)).run(parsed)
         return code
     except ConfigError as error:
-        print(*error.sentences, sep="\n", file=sys.stderr)
+        print(*error.messages, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

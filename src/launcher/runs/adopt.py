@@ -21,7 +21,7 @@ from launcher.rundir.record import RunRecord
 from launcher.runs.compare import table
 from launcher.runs.differences import varying
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import key_of, outputs_of, quoted
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.why import identity_of
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = stored_identity(config.run)
     assert known is not None  # the configuration is valid
     now = flat(known[1])
-    page = Page()
+    page = StdoutConsole()
     keys = sorted(varying([before, now]))
     rows = {key: [as_typed(each[key]) if key in each else None for each in (before, now)] for key in keys}
     if rows:

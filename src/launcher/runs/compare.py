@@ -14,7 +14,7 @@ from launcher.rundir.history import as_number
 from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"runs": [run.label for run in runs], **sections, "metrics": first}, indent=2))
         return 0
-    page = Page()
+    page = StdoutConsole()
     for heading, rows in sections.items():
         page.print(table(heading, rows, [run.label for run in runs]) if rows else Text(f"{heading}: the same"))
         page.print()

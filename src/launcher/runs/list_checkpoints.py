@@ -14,7 +14,7 @@ from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
 from launcher.rundir.space import size
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import duration
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.stored_run import StoredRun
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         cells = [row["folder"], size(row["bytes"]), age, row["ranks"], row["strategy"], row["samples"], row["note"]]
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
     if rows:
-        Page().print(table)
+        StdoutConsole().print(table)
     return 0
 
 

@@ -10,7 +10,7 @@ from rich.segment import Segment
 from launcher.process.printable import printable
 
 
-class Page(Console):
+class StdoutConsole(Console):
     """Standard output. Into a pipe a row is a line: nothing is wrapped or cut there."""
 
     def __init__(self) -> None:

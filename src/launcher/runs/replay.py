@@ -29,7 +29,7 @@ from launcher.rundir.sources import source_changes
 from launcher.runs import samples
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import outputs_of, selected_by
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             results, error = list(replays(stored, arguments, f" ({number} of {len(runs)})")), ""
         except ConfigError as failed:  # the other runs are replayed
-            results, error = [], "; ".join(failed.sentences)
+            results, error = [], "; ".join(failed.messages)
             if arguments.json:
                 print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
         equal = sum(result.is_equal for result in results)
@@ -269,7 +269,7 @@ def report(result: Replay, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(result) | {"equal": result.is_equal}), flush=True)
         return
-    page = Page()
+    page = StdoutConsole()
 
     def put(text: str) -> None:
         page.print(text, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from launcher.data.sampler import SampleOrder
 from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_steps
 from launcher.rundir.history import read_rows
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import add_trust
 from launcher.runs.show import grid
 from launcher.runs.stored_command import origin_of
@@ -36,7 +36,7 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     elif arguments.step is not None:
         print(*ledger.indices(ledger.at(arguments.step)))
     else:
-        page = Page()
+        page = StdoutConsole()
         page.print(attempts(audited, ledger))
         for sentence in ledger.sentences():
             page.print(sentence, markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.spent import prices_of, spent
 from launcher.runs.stored_run import StoredRun
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     shown = find_run(arguments.run, arguments.outputs)
-    console = Page()
+    console = StdoutConsole()
     console.print(facts(shown))
     for heading, rows in (
         ("attempts", attempts(shown)),

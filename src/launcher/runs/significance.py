@@ -19,7 +19,7 @@ from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.filters import FIELDS, FILTER_HELP, check_keys, select, value_of
 from launcher.runs.find import find_runs
 from launcher.runs.format import number
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.latex:
         print("\n\n".join(latex(columns, rows) for columns, rows in tables))
         return 0
-    page = Page()
+    page = StdoutConsole()
     for columns, rows in tables:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for index, column in enumerate(columns):

@@ -12,7 +12,7 @@ from launcher.checkpoint.store import BEST, CORRUPT, LATEST, REPLACED, TEMPORARY
 from launcher.rundir.space import size
 from launcher.runs.bar import bar
 from launcher.runs.find import RUN_HELP
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import selected_by
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or left over are only listed."""
     runs = selected_by(arguments.runs, arguments.outputs)
-    page, verified = Page(), []
+    page, verified = StdoutConsole(), []
     with bar(sum(len(CheckpointStore(run.folder.checkpoints).steps_with_broken()) for run in runs)) as shown:
         for stored in runs:
             verified.append(Verified(stored))

@@ -13,7 +13,7 @@ from launcher.rundir.record_format import read_record
 from launcher.runs.compare import table
 from launcher.runs.differences import varying
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.page import Page
+from launcher.runs.page import StdoutConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [find_run(word, arguments.outputs) for word in arguments.runs]
     identities = [identity_of(each.folder.record_path, each.label) for each in runs]
     keys = sorted(varying(identities))
-    page = Page()
+    page = StdoutConsole()
     if not keys:
         page.print(Text("Their identities are equal: one of them was named by run.id=..., or its folder was copied."))
         return 0

@@ -49,7 +49,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
     Raises:
         ConfigError: the search cannot begin; nothing was written.
-        signals.Stop: a signal came; the trials have saved.
+        signals.SignalExit: a signal came; the trials have saved.
         SystemExit: no trial has completed.
     """
     ranges: Any = OmegaConf.to_container(OmegaConf.select(master, "hpo.space") or OmegaConf.create())

@@ -95,7 +95,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
     return None
 
 
-def last_resort(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
+def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
     """The best trial of the highest rung that was reached, if it is paused: it is trained to its end in any case."""
     for rung in reversed(rungs):
         ranking = [trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)]

@@ -25,7 +25,7 @@ from launcher.search.trial_store import TrialStore
 from launcher.search.trials import Trial, best_of, described
 
 Compose = Callable[[list[str], int], SweepJob]
-LONGEST = 16
+MAX_BACKOFF = 16
 """The time between two checks of the trials grows to at most this many times `poll`, if the checks take long."""
 
 
@@ -94,7 +94,7 @@ class Search:
     def run(self) -> None:
         """
         Raises:
-            signals.Stop: a signal came; the trials have saved.
+            signals.SignalExit: a signal came; the trials have saved.
             ConfigError: no run logs the objective.
         """
         try:
@@ -124,7 +124,7 @@ class Search:
 
     def _pause(self, took: float) -> float:
         """Seconds until the next check of the trials: more if a check takes long, as with many lines of metrics."""
-        return max(self.poll, min(9 * took, LONGEST * self.poll))
+        return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, or until a signal."""
@@ -149,7 +149,7 @@ class Search:
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
                 return trial
-        if not busy and (best := halving.last_resort(self.trials, self.rungs, self.settings)) is not None:
+        if not busy and (best := halving.best_paused(self.trials, self.rungs, self.settings)) is not None:
             return self._promote(best, None, "is the best of the highest rung")
         return None
 
@@ -183,7 +183,7 @@ class Search:
         try:
             trial.run = self.compose(self.overrides(trial.params), trial.number).run
         except ConfigError as error:
-            trial.refusal = error.sentences[0]
+            trial.refusal = error.messages[0]
         self.store.record(trial)
         self.trials.append(trial)
         trial.look(self.outputs, self.settings)

@@ -150,7 +150,7 @@ class SlurmRunner:
         """Try again later: SLURM may be busy, or the user's limit of jobs may be reached."""
         self.retry_at = self.clock() + RETRY
         if not self.is_rejected:
-            self.say(f"Not submitted yet: {listed(self.due)}. {error.sentences[0]}")
+            self.say(f"Not submitted yet: {listed(self.due)}. {error.messages[0]}")
         self.is_rejected = True
 
     def _register(self, number: int, trial: Submitted) -> None:

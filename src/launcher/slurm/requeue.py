@@ -41,7 +41,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     Args:
         folder: has its record, if there is one.
     Raises:
-        signals.Stop: with the exit code for SLURM.
+        signals.SignalExit: with the exit code for SLURM.
         SystemExit: the budget is used up, or a requeue failed.
     """
     job = slurm_job_id()
@@ -55,10 +55,10 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
             try:
                 policy.begin()
                 return work()
-            except signals.Stop:
+            except signals.SignalExit:
                 deadline.disarm()  # either here or in a forced exit: this thread requeues the job, and waits for SLURM
                 raise
-    except signals.Stop as stop:
+    except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
         raise policy.leave(stop) from None
@@ -86,7 +86,7 @@ class Requeue:
 
         Raises:
             SystemExit: the start is rejected.
-            signals.Stop: the job is already being ended.
+            signals.SignalExit: the job is already being ended.
         """
         if self.rank != 0:
             return
@@ -104,18 +104,18 @@ class Requeue:
         except SchedulerError:
             return
         if cause_of(info, signal.SIGTERM, self.restarts) != "ended by hand":
-            raise signals.Stop(signal.SIGTERM)
+            raise signals.SignalExit(signal.SIGTERM)
 
     def without_requeue(self, work: Callable[[], T]) -> T:
         """Do the work of one of several processes of the job, which requeue nothing."""
         self.begin()
         try:
             return work()
-        except signals.Stop:
+        except signals.SignalExit:
             Journal(self.folder, self.job).requeue("requeued", self.folder.newest_step(), self._has_trained())
             raise
 
-    def leave(self, stop: signals.Stop) -> SystemExit:
+    def leave(self, stop: signals.SignalExit) -> SystemExit:
         """The exit to raise; ranks other than 0 use rank 0's decision."""
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return self._settle(stop)
@@ -124,15 +124,15 @@ class Requeue:
             _announce(int(end.code or 0))
             return end
         code = _await_decision()
-        return stop if code is None else signals.Stop(stop.signum, code)
+        return stop if code is None else signals.SignalExit(stop.signum, code)
 
     def leave_by_force(self, signum: int, reason: str) -> None:
         """A forced exit requeues the job too: it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
             self.forced = f"; {reason}"
-            self._settle(signals.Stop(signum))
+            self._settle(signals.SignalExit(signum))
 
-    def _settle(self, stop: signals.Stop) -> SystemExit:
+    def _settle(self, stop: signals.SignalExit) -> SystemExit:
         """Do what the signal asks for. Keep asking SLURM until it answers, and until it shows a requeue that we have
         requested: an earlier exit would end the job for good."""
         waited, refusal = 0.0, None
@@ -161,7 +161,7 @@ class Requeue:
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
 
-    def _cause(self, stop: signals.Stop) -> Cause:
+    def _cause(self, stop: signals.SignalExit) -> Cause:
         info = scheduler.job_info(self.job)
         cause = cause_of(info, stop.signum, self.restarts)
         age = time.monotonic() - stop.received_at
@@ -189,7 +189,7 @@ class Requeue:
             journal.requeue(self.requested or counted, self.folder.newest_step(), self._has_trained())
             self._revise("preempted", "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued")
 
-    def _report_silence(self, stop: signals.Stop, error: NoAnswer) -> None:
+    def _report_silence(self, stop: signals.SignalExit, error: NoAnswer) -> None:
         if self.is_reported or not stop.signum:
             return
         self.is_reported = True

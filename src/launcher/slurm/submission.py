@@ -51,7 +51,7 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
 
     Raises:
         ConfigError: the folder cannot be written.
-        signals.Stop: a signal came while another command submitted.
+        signals.SignalExit: a signal came while another command submitted.
     """
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}

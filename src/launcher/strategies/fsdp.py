@@ -254,19 +254,19 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-Slot = tuple[nn.Module, str]
+ParameterPlace = tuple[nn.Module, str]
 
 
-def _ties(model: nn.Module) -> list[list[Slot]]:
+def _ties(model: nn.Module) -> list[list[ParameterPlace]]:
     """The modules and names that share each tied parameter."""
-    places: dict[int, list[Slot]] = {}
+    places: dict[int, list[ParameterPlace]] = {}
     for module in model.modules():
         for name, p in own_parameters(module):
             places.setdefault(id(p), []).append((module, name))
     return [slots for slots in places.values() if len(slots) > 1]
 
 
-def _tie(ties: list[list[Slot]]) -> None:
+def _tie(ties: list[list[ParameterPlace]]) -> None:
     """Tie the parameters at these modules and names again."""
     for (first, key), *others in ties:
         for module, name in others:

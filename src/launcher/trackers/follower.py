@@ -22,7 +22,7 @@ from launcher.rundir.folder import FOLLOWER_LOCK, RunFolder
 from launcher.rundir.holder import is_held
 from launcher.rundir.lock import LockLost, RunLock
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
-from launcher.trackers.lines import Lines
+from launcher.trackers.lines import MetricsReader
 
 FINAL = ("completed", "failed", "cancelled")
 """States after which the newest line is not written again."""
@@ -123,7 +123,7 @@ class Follower:
     def _mirror(self, name: str, tracker: Tracker) -> None:
         """Mirror the run in one tracker, until that has everything."""
         tracker.run = self.run
-        lines: Lines | None = None
+        lines: MetricsReader | None = None
         ended_at: float | None = None
         wait = self.interval
         while True:
@@ -155,21 +155,21 @@ class Follower:
         if is_first:
             logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)
 
-    def _close(self, name: str, tracker: Tracker, lines: Lines, state: str) -> None:
+    def _close(self, name: str, tracker: Tracker, lines: MetricsReader, state: str) -> None:
         self.check()
         tracker.close(RUNNING if state == SUPERSEDED else state)
         lines.close()
         del self.unfinished[name]
         logger.debug("%s: closed at step %d (%s)", name, lines.after, state)
 
-    def _open(self, name: str, tracker: Tracker) -> Lines:
+    def _open(self, name: str, tracker: Tracker) -> MetricsReader:
         self.check()
         after = tracker.open()
         logger.debug("%s: open, has the steps up to %d", name, after)
         self.steps[name] = after
-        return Lines(self.run.folder, after)
+        return MetricsReader(self.run.folder, after)
 
-    def _send(self, name: str, tracker: Tracker, lines: Lines, state: str) -> None:
+    def _send(self, name: str, tracker: Tracker, lines: MetricsReader, state: str) -> None:
         known = lines.changed
         while batch := lines.read(final=state in FINAL):
             self.check()

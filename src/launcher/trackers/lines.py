@@ -51,7 +51,7 @@ class _File:
         self._file = None
 
 
-class Lines:
+class MetricsReader:
     """The lines after a step, as they are written.
 
     The newest step is held back until a later one exists: a run that is stopped during an evaluation writes the line of

@@ -14,10 +14,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from launcher.config.checks import batch_fault
+from launcher.config.checks import batch_issue
 from launcher.config.construct import instantiate
 from launcher.config.epochs import with_epochs
-from launcher.config.needs import validation_faults
+from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
 from launcher.config.resolve import resolved, resolved_yaml
 from launcher.config.schema import without_own_keys
@@ -151,7 +151,7 @@ def step_plan(settings: TrainerSettings, batch: int, world_size: int, precision:
     Raises:
         ConfigError: the ranks do not divide it.
     """
-    if fault := batch_fault(batch, world_size):
+    if fault := batch_issue(batch, world_size):
         raise ConfigError(str(fault))
     share = batch // world_size
     most = min(settings.micro_batch_size or share, share)
@@ -259,7 +259,7 @@ def _check_validation(config: DictConfig, data: Any) -> None:
     Raises:
         ConfigError: a hook follows a metric of the validation set, and the data have none.
     """
-    faults = list(validation_faults(resolved(config)))
+    faults = list(validation_issues(resolved(config)))
     if faults and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, faults))
 

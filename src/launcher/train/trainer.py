@@ -208,7 +208,7 @@ class BaseTrainer(HookCaller):
         """Train until `max_steps`, `pause_at`, a hook's `state.stop`, or a signal.
 
         Raises:
-            signals.Stop: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
+            signals.SignalExit: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
             TrainingError: a bound on non-finite gradients or losses of None was exceeded, or the last was skipped.
         """
         if not self.is_built:
@@ -223,7 +223,7 @@ class BaseTrainer(HookCaller):
             if not self.is_paused:
                 self.fire("on_after_train")
             has_ended = True
-        except signals.Stop:
+        except signals.SignalExit:
             signals.forget()  # the signal has stopped this run, and must not stop a later one in this process
             raise
         except Exception as error:
@@ -270,7 +270,7 @@ class BaseTrainer(HookCaller):
             self._batches.rewind()
             self._agreed_at = -1
             self._boundary()
-            raise signals.Stop(signals.received()) from None
+            raise signals.SignalExit(signals.received()) from None
         finally:
             self._batches.close()
 
@@ -440,7 +440,7 @@ class BaseTrainer(HookCaller):
         for call in self._events["on_step_boundary"]:
             call(self)
         if self.stop_signal:
-            raise signals.Stop(self.stop_signal)
+            raise signals.SignalExit(self.stop_signal)
 
     def _agree_on_signal(self) -> None:
         """Agree with all ranks, once a boundary, on a signal. A run that has ended is completed, not stopped."""

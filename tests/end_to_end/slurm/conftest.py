@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items):
     for item in ours:
         group = "slurm, accounting" if "cluster" in item.fixturenames else "slurm, incidents"
         item.add_marker(pytest.mark.xdist_group(group))
-        item.add_marker(pytest.mark.timeout(2 * labs.LONGEST))
+        item.add_marker(pytest.mark.timeout(2 * labs.MAX_WAIT_S))
     others = [item for item in items if HERE not in item.path.parents]
     items[:] = [*sorted(ours, key=lambda item: "incident" in item.fixturenames), *others]
 

@@ -11,7 +11,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.slurm.submission import JobNote
 from support.lab import (
     INTERVAL,
-    LONGEST,
+    MAX_WAIT_S,
     QUICK,
     STEPS,
     experiment,
@@ -58,7 +58,7 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
     assert metrics(outputs) == metrics(undisturbed())
-    followed, _ = following.communicate(timeout=LONGEST)
+    followed, _ = following.communicate(timeout=MAX_WAIT_S)
     assert f"Step {STEPS}/{STEPS}" in followed and f"Completed at step {STEPS}" in followed
     assert f"Completed at step {STEPS}" in runs(lab, "logs", outputs, folder.name, "--slurm").stdout
 
@@ -90,7 +90,7 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(list(tmp_path.glob("*/*/submission.json"))) == 5, "three more to be submitted")
     second.send_signal(signal.SIGTERM)  # ends the waiting alone
-    told, warned = second.communicate(timeout=LONGEST)
+    told, warned = second.communicate(timeout=MAX_WAIT_S)
     assert "3 submitted as SLURM jobs " in told and "2 skipped" in told, told
     assert second.returncode == 143 and "3 runs continue" in warned, warned
     jobs = {run["job_id"] for run in states(lab, tmp_path, "state=queued").values()}
@@ -245,7 +245,7 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     def submit(*overrides):
         command = [sys.executable, "-m", "launcher", *words, *overrides]
         done = subprocess.run(
-            command, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=LONGEST
+            command, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=MAX_WAIT_S
         )
         assert done.returncode == 0, done.stderr
         return done.stderr

@@ -8,14 +8,14 @@ import pytest
 
 from launcher.rundir.record_format import read_record
 from support.incidents import INCIDENTS
-from support.lab import INTERVAL, LONGEST, run_folders, wait_for, wait_for_step
+from support.lab import INTERVAL, MAX_WAIT_S, run_folders, wait_for, wait_for_step
 from support.runner import final_state, metrics, record
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
 def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbed):
     outputs, future = happened[incident.name]
-    job, step, final = future.result(timeout=LONGEST)
+    job, step, final = future.result(timeout=MAX_WAIT_S)
     attempts = record(outputs)["attempts"]
     first, last = attempts[0], attempts[-1]
     logs = "".join(path.read_text()[-3000:] for path in outputs.glob("*/*/logs/slurm*"))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from support.lab import LONGEST, QUICK, ROOT, experiment, states, wait_for_step
+from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, states, wait_for_step
 from support.runner import final_state, record
 
 
@@ -48,7 +48,7 @@ def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, 
         wait_for_step(tmp_path)
         job = record(tmp_path)["attempts"][0]["slurm_job_id"]
         lab.preempt(lab.info(job)["NodeList"])
-        assert process.wait(timeout=LONGEST) == 0
+        assert process.wait(timeout=MAX_WAIT_S) == 0
     finally:
         process.kill()
     first, last = record(tmp_path)["attempts"]

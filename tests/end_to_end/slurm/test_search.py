@@ -13,7 +13,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.runs.stored_study import backend, params_of
 from launcher.slurm.submission import JobNote
 from support import python
-from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
+from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
 from support.runner import ENVIRONMENT, metrics_of
 
 SEARCH = [
@@ -75,7 +75,7 @@ def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equal
         outcomes = [attempt["outcome"] for attempt in json.loads((folder / "run.json").read_text())["attempts"]]
         assert (outcomes[0], outcomes[-1]) == ("preempted", "completed"), folder
 
-    text, _ = process.communicate(timeout=LONGEST)
+    text, _ = process.communicate(timeout=MAX_WAIT_S)
     assert process.returncode == 0, text
     assert asked(outputs) == asked(undisturbed)
     assert best(outputs) == best(undisturbed)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from support.lab import LONGEST, QUICK, ROOT, experiment, run_folders, states, wait_for
+from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, states, wait_for
 from support.runner import record
 
 HELD = "+dispatch.sbatch.hold=true"
@@ -69,7 +69,7 @@ def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
     else:
         os.killpg(process.pid, signum)  # as a terminal sends it: sbatch is in the group
     sbatch.go()
-    output, errors = process.communicate(timeout=LONGEST)
+    output, errors = process.communicate(timeout=MAX_WAIT_S)
     assert "Traceback" not in errors, errors
     assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum), output + errors
     (job,) = wait_for(lambda: jobs(lab, outputs), "the job to be in the queue")
@@ -96,7 +96,7 @@ def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
     both.append(sbatch.start(*words))
     assert "is submitting runs" in both[1].stderr.readline()
     sbatch.go()
-    outputs_of_both = [process.communicate(timeout=LONGEST)[0] for process in both]
+    outputs_of_both = [process.communicate(timeout=MAX_WAIT_S)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert "1 submitted" in outputs_of_both[0] and "0 submitted, 1 skipped" in outputs_of_both[1]
     assert len(jobs(lab, outputs)) == 1
@@ -132,7 +132,7 @@ def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     sbatch.go()
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD, "-m", "seed=range(3)"]
     process = sbatch.start(*words)
-    output, errors = process.communicate(timeout=LONGEST)
+    output, errors = process.communicate(timeout=MAX_WAIT_S)
     assert process.returncode == 2 and "dispatch=slurm: too many" in errors and "Traceback" not in errors
     assert "2 submitted as SLURM job " in output, output
     assert [run["state"] for run in states(lab, outputs).values()] == ["queued"] * 2

@@ -53,7 +53,7 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(tmp
     replace(Path(config.run.dir), identity=identity)
     with pytest.raises(ConfigError) as caught:
         check_identity(config.run)
-    (sentence,) = caught.value.sentences
+    (sentence,) = caught.value.messages
     assert sentence == (
         f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003 here, seed=missing "
         "there, 3 here, trainer.deterministic=1 there, false here); move it away, or start another run of this "

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.config.checks import crosschecks
 from launcher.config.compose import compose
-from launcher.config.needs import need_faults
+from launcher.config.needs import need_issues
 from launcher.config.options import main_folder, options
 from launcher.config.resolve import resolve
 from launcher.config.signature import attribute
@@ -53,14 +53,14 @@ def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[str, Any], name: str) -> None:
-    found = list(map(str, need_faults(tree(composed, name))))
+    found = list(map(str, need_issues(tree(composed, name))))
     if name not in ("early_stopping", "ema"):
         assert found == []
         return
     [sentence] = found
     match = re.fullmatch(rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence)
     assert match is not None and match[1] == f"default,{name}"
-    assert not list(need_faults(tree(composed, match[1].replace(",", " "))))
+    assert not list(need_issues(tree(composed, match[1].replace(",", " "))))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[
     ],
 )
 def test_what_a_hook_needs(composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None) -> None:
-    found = list(map(str, need_faults(tree(composed, names, **changes))))
+    found = list(map(str, need_issues(tree(composed, names, **changes))))
     assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
 
 

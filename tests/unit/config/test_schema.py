@@ -27,7 +27,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
     try:
         validate(compose(overrides, config_dir) if config_dir else composed(overrides))
     except ConfigError as error:
-        return error.sentences
+        return error.messages
     return []
 
 

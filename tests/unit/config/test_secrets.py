@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped, stored, unescaped
-from launcher.config.secrets import as_stored, is_secret, secret_faults
+from launcher.config.secrets import as_stored, is_secret, secret_issues
 
 VALUE = "s3cret-value-0123456789"
 
@@ -76,14 +76,14 @@ def test_places_and_lengths_are_stored_resolved(monkeypatch) -> None:
     ],
 )
 def test_a_secret_that_is_written_out_is_refused_without_showing_it(tree, key) -> None:
-    (fault,) = secret_faults(tree)
+    (fault,) = secret_issues(tree)
     assert str(fault).startswith(f"{key}: a secret would be stored with the run; ") and VALUE not in str(fault)
 
 
 @pytest.mark.parametrize("name", ["pad_token", "eos_token", "num_tokens", "tokenizer", "key", "sort_key", "secretary"])
 def test_words_of_vocabularies_and_keys_are_no_secrets(name) -> None:
     assert not is_secret(name)
-    assert list(secret_faults({"model": {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}"}})) == []
+    assert list(secret_issues({"model": {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}"}})) == []
 
 
 def test_a_secret_of_any_resolver_is_stored_as_an_expression() -> None:

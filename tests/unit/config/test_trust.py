@@ -113,8 +113,8 @@ def node_of(target: Any) -> dict[str, Any]:
 def test_a_target_that_is_not_allowed(origin: Origin, target: Any) -> None:
     with pytest.raises(ConfigError) as rejected:
         checked(origin, node_of(target))
-    assert len(rejected.value.sentences) == 1
-    assert rejected.value.sentences[0].startswith(f"model._target_={target}".split("=")[0])
+    assert len(rejected.value.messages) == 1
+    assert rejected.value.messages[0].startswith(f"model._target_={target}".split("=")[0])
     assert not Path("marker").exists() and not any("evil" in name for name in sys.modules)
 
 

@@ -92,7 +92,7 @@ def submits(config: dict[str, Any], state: str) -> bool | str:
     try:
         return why_skipped(config, folder_of(config), QUEUE if state in ("queued", "running") else {}) is None
     except ConfigError as error:
-        return error.sentences[0].partition(":")[0]
+        return error.messages[0].partition(":")[0]
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -174,7 +174,7 @@ def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], 
             os.kill(os.getpid(), signal.SIGUSR1)
 
     hook = CheckpointingHook(9, exit_signals="USR1", **settings)
-    with pytest.raises(signals.Stop) as end:
+    with pytest.raises(signals.SignalExit) as end:
         Toy([hook, FunctionHook(on_after_step=stop)], 5, tmp_path, [GOOD]).train()
     assert end.value.code == code and steps(tmp_path) == [3]
 

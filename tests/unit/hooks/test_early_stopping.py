@@ -72,7 +72,7 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
 
     if stops == "interrupted":
         signals.install()
-        with pytest.raises(signals.Stop):
+        with pytest.raises(signals.SignalExit):
             trainer(3, 7, InterruptedValues).train()
     first = trainer(3, 7)
     first.train()

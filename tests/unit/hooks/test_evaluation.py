@@ -82,7 +82,7 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at
     first = trainer("parts")
     first.stop_at = at
     signals.install()
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         first.train()
     second = trainer("parts")
     second.train()

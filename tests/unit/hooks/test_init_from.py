@@ -127,7 +127,7 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: s
     path.write_bytes(content)
     with pytest.raises(ConfigError) as error:
         open_weights(path)
-    (sentence,) = error.value.sentences
+    (sentence,) = error.value.messages
     assert sentence.startswith(f"run.init_from={path}: w.safetensors is not a complete safetensors file: {reason}")
     assert sentence.endswith("; copy or download it again.")
 
@@ -161,7 +161,7 @@ def test_a_broken_index_is_one_sentence(tmp_path: Path, index: str, reason: str)
     (model / "model.safetensors.index.json").write_text(index)
     with pytest.raises(ConfigError) as error:
         open_weights(model)
-    (sentence,) = error.value.sentences
+    (sentence,) = error.value.messages
     assert sentence.startswith(f"run.init_from={model}: ") and reason in sentence
 
 

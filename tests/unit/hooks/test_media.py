@@ -83,7 +83,7 @@ def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
     first = trainer()
     first.stop = True
     signals.install()
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         first.train()
     assert places(tmp_path) == [(2, "seen")]
     trainer().train()

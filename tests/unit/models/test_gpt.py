@@ -214,7 +214,7 @@ def test_sizes():
 def test_sizes_that_do_not_fit(options, sentence):
     with pytest.raises(ConfigError) as error:
         GPT(**{**TINY, **options})
-    assert error.value.sentences == [sentence]
+    assert error.value.messages == [sentence]
 
 
 def test_an_input_longer_than_seq_len_is_rejected():

@@ -52,7 +52,7 @@ class Small(BaseTrainer):
 def test_a_run_stopped_by_a_signal_does_not_stop_the_next() -> None:
     signals.install()
     first = Small(stop_at=1)
-    with pytest.raises(signals.Stop) as stop:
+    with pytest.raises(signals.SignalExit) as stop:
         first.train()
     assert (first.step, stop.value.code) == (1, 128 + signal.SIGTERM)
     second = Small()
@@ -64,7 +64,7 @@ def test_a_signal_before_a_run_stops_it() -> None:
     signals.install()
     os.kill(os.getpid(), signal.SIGTERM)
     trainer = Small()
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         trainer.train()
     assert trainer.step == 0
 
@@ -72,7 +72,7 @@ def test_a_signal_before_a_run_stops_it() -> None:
 def test_a_hook_s_handlers_end_with_its_run(tmp_path: Any) -> None:
     before = signal.getsignal(signal.SIGXCPU)
     hook = CheckpointingHook(interval=10, exit_signals=["XCPU", signal.SIGTERM])
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         Small(hook, stop_at=2, workspace=tmp_path).train()
     assert signal.getsignal(signal.SIGXCPU) is before
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals.installed()

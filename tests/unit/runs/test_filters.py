@@ -68,7 +68,7 @@ def test_conditions(four, words, ids):
 def test_a_condition_that_cannot_hold_is_rejected(four, word, sentence):
     with pytest.raises(ConfigError) as error:
         select(four, [word])
-    assert error.value.sentences == [sentence]
+    assert error.value.messages == [sentence]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def folder(slurm: ScriptedSlurm, tmp_path: Path) -> RunFolder:
 def leave(folder: RunFolder, signum: int = TERM, budget: Budget | None = None, restarts: int = 0) -> SystemExit:
     policy = Requeue(folder, "6", budget or Budget(), sleep=lambda seconds: None)
     policy.restarts = restarts
-    return policy.leave(signals.Stop(signum))
+    return policy.leave(signals.SignalExit(signum))
 
 
 def state(folder: RunFolder) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def test_after_a_signal(slurm, folder, answer, signum, code, requeues, outcome):
 def test_a_preemption_that_shows_late_is_waited_for(slurm, folder, age):
     slurm.answer("killed by hand", "preempted, with a grace")
     slept: list[float] = []
-    stop = signals.Stop(TERM)
+    stop = signals.SignalExit(TERM)
     stop.received_at -= age
     assert Requeue(folder, "6", Budget(), sleep=slept.append).leave(stop).code == 143
     if age:  # it would show by now: the save took that long
@@ -106,7 +106,7 @@ def test_all_ranks_exit_with_the_decision_of_rank_0(slurm, folder, monkeypatch, 
     second.leave_by_force(TERM, "No progress")
     assert slurm.calls == []
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(second.leave, signals.Stop(TERM))
+        other = pool.submit(second.leave, signals.SignalExit(TERM))
         assert leave(folder, budget=budget).code == code
         assert store.add(READ_KEY, 0) == 1, "rank 0 serves the store, so it waits until the others have read it"
         assert other.result(60).code == code
@@ -171,7 +171,7 @@ def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(slurm, 
     line = (slurm.folder / "job-1").read_text()
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
     (slurm.folder / "job-1").write_text(re.sub(r" (EndTime|PreemptTime)=\S+", rf" \1={now}", line))
-    stop = signals.Stop(TERM)
+    stop = signals.SignalExit(TERM)
     stop.received_at = time.monotonic() - seconds
     policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
     policy.leave(stop)
@@ -228,7 +228,7 @@ def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slurm.stop_answering()
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
-    assert policy.leave(signals.Stop(TERM)).code == 143
+    assert policy.leave(signals.SignalExit(TERM)).code == 143
     assert sum(slept) >= STAY and "requeue 6" not in slurm.calls and caplog.text.count("Asking again") == 1
     assert state(folder)[0] == "preempted" and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
 
@@ -247,7 +247,7 @@ def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
         if len(slept) == 3:
             slurm.answer_again()
 
-    assert Requeue(folder, "6", Budget(), sleep=sleep).leave(signals.Stop(TERM)).code == 143
+    assert Requeue(folder, "6", Budget(), sleep=sleep).leave(signals.SignalExit(TERM)).code == 143
     assert "requeue 6" in slurm.calls and state(folder) == ("preempted", reason)
 
 
@@ -307,7 +307,7 @@ def test_only_a_start_that_had_the_time_to_save_is_fruitless(slurm, folder, answ
         record.end_attempt("preempted", end_step=5 if trained else 4, signal="SIGTERM")
         slurm.answer(answer)
         slurm.requeue_as("preempted without a grace, REQUEUE")
-        policy.leave(signals.Stop(TERM))
+        policy.leave(signals.SignalExit(TERM))
 
 
 def test_a_first_start_that_is_refused_has_a_reason(slurm, folder):
@@ -324,7 +324,7 @@ def test_a_first_start_that_is_refused_has_a_reason(slurm, folder):
 
 def test_a_job_that_is_being_ended_does_not_start(slurm, folder):
     slurm.answer("preempted, with a grace")
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         guarded(lambda: pytest.fail("it has started"), folder, Budget())
     assert "requeue 6" in slurm.calls
 
@@ -343,9 +343,9 @@ def test_work_is_guarded(slurm, folder, signum, requeues):
 
     def work() -> None:
         slurm.answer("preempted, with a grace")
-        raise signals.Stop(signum)
+        raise signals.SignalExit(signum)
 
-    with pytest.raises(signals.Stop) as stop:
+    with pytest.raises(signals.SignalExit) as stop:
         guarded(work, folder, Budget())
     assert stop.value.code == 128 + signum and ("requeue 6" in slurm.calls) == requeues
 
@@ -357,9 +357,9 @@ def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, an
 
     def work() -> None:
         slurm.answer(answer)
-        raise signals.Stop(TERM)
+        raise signals.SignalExit(TERM)
 
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         guarded(work, folder, Budget())
     assert "requeue 6" not in slurm.calls
     assert state(folder)[0] == "preempted" and Journal(folder, "6").fruitless() == 0
@@ -370,11 +370,11 @@ def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
 
     def work() -> None:
         slurm.answer("preempted, with a grace")
-        raise signals.Stop(TERM)
+        raise signals.SignalExit(TERM)
 
     for _ in range(5):
         slurm.answer("killed by hand")
-        with pytest.raises(signals.Stop):
+        with pytest.raises(signals.SignalExit):
             guarded(work, study, Budget(max_fruitless_restarts=None))
         assert "requeue 6" in slurm.calls
     assert [path.name for path in study.path.iterdir() if path.is_file()] == ["restarts.json"]

@@ -253,7 +253,7 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
 def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, line):
     with pytest.raises(ConfigError) as raised:
         validate(compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"]))
-    assert any(escaped(line) in sentence for sentence in raised.value.sentences), raised.value.sentences
+    assert any(escaped(line) in sentence for sentence in raised.value.messages), raised.value.messages
 
 
 @pytest.mark.parametrize(

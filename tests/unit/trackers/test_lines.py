@@ -7,7 +7,7 @@ import pytest
 
 from launcher.hooks.jsonl import append, drop_lines_after, keep_lines_after
 from launcher.rundir.folder import RunFolder
-from launcher.trackers.lines import Lines, dropped_path
+from launcher.trackers.lines import MetricsReader, dropped_path
 
 
 def write(folder: RunFolder, *steps: int, name: str = "metrics.jsonl", **values) -> None:
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_the_newest_line_waits_until_a_later_one_exists(folder):
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     assert lines.read() == []
     write(folder, 0, 10, 20)
     assert steps(lines.read()) == [0, 10]
@@ -38,13 +38,13 @@ def test_the_newest_line_waits_until_a_later_one_exists(folder):
 
 def test_lines_that_the_tracker_holds_are_not_read_again(folder):
     write(folder, 0, 10, 20)
-    assert steps(Lines(folder, 10).read(final=True)) == [20]
+    assert steps(MetricsReader(folder, 10).read(final=True)) == [20]
 
 
 def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
     write(folder, 0, 10)
     append(folder.metrics_path, b'{"step": 20, "ti')
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     assert steps(lines.read(final=True)) == [0, 10]
     append(folder.metrics_path, b'me": 1.0}\nno json\n[1]\n{"step": "x"}\n')
     write(folder, 30)
@@ -53,7 +53,7 @@ def test_half_a_line_waits_for_its_end_and_garbage_is_skipped(folder):
 
 def test_a_resume_that_drops_lines_sends_none_again(folder):
     write(folder, *range(0, 60, 10))
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     assert steps(lines.read()) == [0, 10, 20, 30, 40]
     drop_lines_after(folder.metrics_path, 20)
     assert lines.read(final=True) == []
@@ -63,7 +63,7 @@ def test_a_resume_that_drops_lines_sends_none_again(folder):
 
 def test_a_held_line_that_was_dropped_is_not_sent(folder):
     write(folder, 0, 10)
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     assert steps(lines.read()) == [0]
     drop_lines_after(folder.metrics_path, 0)
     write(folder, 10, **{"train/loss": 1.0, "val/loss": 2.0})
@@ -72,7 +72,7 @@ def test_a_held_line_that_was_dropped_is_not_sent(folder):
 
 def test_the_file_may_vanish(folder):
     write(folder, 0, 10)
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     lines.read()
     os.unlink(folder.metrics_path)
     assert lines.read(final=True) == []
@@ -83,7 +83,7 @@ def test_media_come_with_the_line_of_their_step(folder):
     write(folder, 10, name="media.jsonl", kind="image", key="x", path="images/10/x.png")
     write(folder, 13, 13, name="media.jsonl", kind="histogram", key="w", counts=[1], edges=[0, 1])
     write(folder, 25, name="media.jsonl", kind="image", key="x", path="images/25/x.png")
-    lines = Lines(folder, -1)
+    lines = MetricsReader(folder, -1)
     first, second, third = lines.read()
     assert [item["key"] for item in second["media"]] == ["x"]
     assert second["train/loss"] == 10 / 7
@@ -102,7 +102,7 @@ def test_other_values_after_a_resume_are_noticed(folder, values, changed):
     write(folder, 30, **{"train/loss": 30 / 7, "train/step_time": 1.0, "other": 0.0})
     keep_lines_after(folder.metrics_path, 20)
     drop_lines_after(folder.metrics_path, 20)
-    lines = Lines(folder, 30)
+    lines = MetricsReader(folder, 30)
     write(folder, 30, **values)
     write(folder, 40, **{"train/loss": 0.0})
     assert steps(lines.read(final=True)) == [40]
@@ -126,7 +126,7 @@ def test_what_was_sent_first_is_kept_over_several_resumes(folder):
 def test_every_step_once_whatever_happens(folder, seed):
     """Training is stopped and resumed at random moments, and so is the reader."""
     draw = random.Random(seed)
-    sent, step, lines = [], -1, Lines(folder, -1)
+    sent, step, lines = [], -1, MetricsReader(folder, -1)
     folder.metrics_path.touch()
     while step < 300:
         match draw.choice("ttttrrbk"):
@@ -140,6 +140,6 @@ def test_every_step_once_whatever_happens(folder, seed):
                 step = max(-1, step - draw.randint(0, 20))
                 drop_lines_after(folder.metrics_path, step)
             case "k":
-                lines = Lines(folder, max(steps(sent), default=-1))
+                lines = MetricsReader(folder, max(steps(sent), default=-1))
     sent += lines.read(final=True)
     assert sent == [{"step": each, "time": float(each), "train/loss": each / 7} for each in range(step + 1)]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from launcher.rundir.record import RunRecord
-from launcher.trackers.lines import Lines
+from launcher.trackers.lines import MetricsReader
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database
 from support.pictures import png
@@ -45,7 +45,7 @@ def opened(run: WrittenRun, **options) -> tuple[MlflowTracker, int]:
 
 def mirror(run: WrittenRun, state: str, **options) -> None:
     tracker, after = opened(run, **options)
-    tracker.write(Lines(run.folder, after).read(final=state == "completed"))
+    tracker.write(MetricsReader(run.folder, after).read(final=state == "completed"))
     tracker.close(state)
 
 
@@ -128,7 +128,7 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, 
 def test_a_batch_that_was_interrupted_is_sent_to_its_own_server_only(run, client, tmp_path):
     run.log(0, 10, 20)
     tracker, after = opened(run)
-    lines = Lines(run.folder, after)
+    lines = MetricsReader(run.folder, after)
     tracker.write(lines.read())
     copy_database(tmp_path / "other.db")
     assert opened(run, tracking_uri=f"sqlite:///{tmp_path}/other.db")[1] == -1
@@ -139,7 +139,7 @@ def test_a_run_over_two_attempts(run, client, caplog):
     run.log(0, 10, 20)
     tracker, after = opened(run)
     assert after == -1
-    tracker.write(Lines(run.folder, after).read())
+    tracker.write(MetricsReader(run.folder, after).read())
     run.end("preempted", step=20)
     mirror(run, "preempted")
     first = only_run(client)

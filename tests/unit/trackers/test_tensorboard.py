@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.plugins.hparams import metadata
 
-from launcher.trackers.lines import Lines
+from launcher.trackers.lines import MetricsReader
 from launcher.trackers.tensorboard import FILE, TensorBoardTracker
 from support.pictures import png
 from support.tracked import WrittenRun
@@ -30,7 +30,7 @@ def opened(run: WrittenRun, **options) -> tuple[TensorBoardTracker, int]:
 
 def mirror(run: WrittenRun, state: str | None = "completed", **options) -> TensorBoardTracker:
     tracker, after = opened(run, **options)
-    tracker.write(Lines(run.folder, after).read(final=state == "completed"))
+    tracker.write(MetricsReader(run.folder, after).read(final=state == "completed"))
     if state:
         tracker.close(state)
     return tracker

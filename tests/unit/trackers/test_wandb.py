@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.trackers.lines import Lines
+from launcher.trackers.lines import MetricsReader
 from launcher.trackers.wandb import WandbTracker
 from support.pictures import png
 from support.tracked import WrittenRun
@@ -62,7 +62,7 @@ def tracker_of(run: WrittenRun, server: WandbServer, **options) -> WandbTracker:
 def mirror(run: WrittenRun, server: WandbServer, state: str = "completed", **options) -> dict:
     """Everything of the run; what the server then has of it."""
     tracker = tracker_of(run, server, **options)
-    tracker.write(Lines(run.folder, tracker.open()).read(final=state == "completed"))
+    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=state == "completed"))
     tracker.close(state)
     (arrived,) = server.runs.values()
     return arrived
@@ -159,7 +159,7 @@ def test_an_artifact_that_did_not_arrive_is_sent_again(run, server):
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
     run.end()
     tracker = tracker_of(run, server, artifacts=["export"], settings={"finish_timeout": 1})
-    tracker.write(Lines(run.folder, tracker.open()).read(final=True))
+    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=True))
     server.mode = "no uploads"
     with pytest.raises(TimeoutError):
         tracker.close("completed")
@@ -178,7 +178,7 @@ def test_a_dead_client_process_is_started_again(run, server):
     """SLURM signals every process of a job, wandb's own too."""
     run.log(0, 10, 20)
     tracker = tracker_of(run, server)
-    lines = Lines(run.folder, tracker.open())
+    lines = MetricsReader(run.folder, tracker.open())
     tracker.write(lines.read())
     kill_core()
     with pytest.raises(Exception):  # noqa: B017 - which one is up to wandb
@@ -186,7 +186,7 @@ def test_a_dead_client_process_is_started_again(run, server):
             tracker.write([{"step": 20 + step, "time": 0.0, "train/loss": 1.0}])
             time.sleep(0.05)
     run.end()
-    tracker.write(Lines(run.folder, tracker.open()).read(final=True))
+    tracker.write(MetricsReader(run.folder, tracker.open()).read(final=True))
     tracker.close("completed")
     (arrived,) = server.runs.values()
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20]

@@ -47,7 +47,7 @@ def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path)
         return trainer
 
     first, second = Counting(), Counting(signum=None)
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         train(first)
     assert first.samples == 2 * len(GOOD)
     signals.forget()

@@ -81,7 +81,7 @@ def test_what_follows_the_validation_needs_one(
         return
     with pytest.raises(ConfigError) as error:
         build_trainer(config, RunFolder(tmp_path))
-    assert error.value.sentences == [f"{key}, and the data have none; set data.num_val_samples, or leave it out."]
+    assert error.value.messages == [f"{key}, and the data have none; set data.num_val_samples, or leave it out."]
     build_trainer(config, RunFolder(tmp_path), to_train=False)
 
 

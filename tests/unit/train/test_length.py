@@ -75,7 +75,7 @@ def test_a_run_ends_after_steps_or_after_epochs(tmp_path: Path, words: str, expe
     if isinstance(expected, str):
         with pytest.raises(ConfigError) as error:
             validate(config)
-        assert error.value.sentences == [expected]
+        assert error.value.messages == [expected]
         return
     assert validate(config)["trainer"]["max_steps"] == expected
     assert with_max_steps(config).trainer.max_steps == (expected or total_steps(config.trainer.max_epochs, 100, 32))

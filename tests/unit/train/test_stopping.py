@@ -57,7 +57,7 @@ def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
 ) -> None:
     signals.install()
     first, last = Signals((event, step)), Signals()
-    with pytest.raises(signals.Stop) as stop:
+    with pytest.raises(signals.SignalExit) as stop:
         Toy([first, last], 9, tmp_path, [GOOD]).train()
     assert stop.value.signum == TERM
     assert first.seen == last.seen
@@ -89,6 +89,6 @@ def test_an_interrupted_last_step_stops_the_run_which_repeats_it(tmp_path: Path)
 
     signals.install()
     hook = Signals()
-    with pytest.raises(signals.Stop):
+    with pytest.raises(signals.SignalExit):
         Toy([Interrupted(), hook], 3, tmp_path).train()
     assert hook.seen[-2:] == [(3, TERM)] * 2

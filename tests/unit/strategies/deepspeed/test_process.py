@@ -20,7 +20,7 @@ def test_a_version_that_is_not_tested_is_rejected(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(ConfigError) as rejected:
         process.require()
-    assert rejected.value.sentences == [
+    assert rejected.value.messages == [
         f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{process.TESTED}'."
     ]
 
