@@ -137,14 +137,3 @@ def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
     found = re.search(r"pip install -c constraints\.txt -e '\.\[([a-z,]+)\]'$", installed)
     assert found and set(found.group(1).split(",")) <= set(EXTRAS)
     assert ("-m launcher" if target == "train" else "-m pytest") in work[-1]
-
-
-def test_continuous_integration_runs_all_tests_with_slurm_and_builds_the_site(tmp_path):
-    """`.ci/run` is run, from elsewhere, with a `make` that writes down how it was called."""
-    (tmp_path / "make").write_text('#!/bin/sh\necho "$PWD $* slurm=$LAUNCHER_REQUIRE_SLURM"\n')
-    (tmp_path / "make").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [ROOT / ".ci" / "run"], cwd=tmp_path, env={"PATH": path}, check=True, capture_output=True, text=True
-    )
-    assert done.stdout == f"{ROOT} test slurm=1\n{ROOT} docs slurm=1\n"
