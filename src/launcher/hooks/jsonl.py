@@ -109,8 +109,9 @@ class JsonlHook(BaseHook):
             self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
-            if trainer.state.num_epochs is not None:
-                self._line["epoch"] = trainer.state.epoch
+                # Passes over another loader are counted anew by a resume that begins with a new one.
+                if trainer.state.num_epochs is not None:
+                    self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
 
     def on_before_step(self, trainer: TrainerView) -> None:
