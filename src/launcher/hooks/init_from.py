@@ -54,7 +54,8 @@ class InitFromHook(BaseHook):
         for problem in problems:
             trainer.logger.warning("run.init_from: %s", problem)
         missing = sum(1 for problem in problems if problem.split(":", 1)[0] in names)
-        trainer.logger.info("Weights from %s: %d of %d.", weights.path, len(names) - missing, len(names))
+        path = self.source if self.source.is_file() else weights.path
+        trainer.logger.info("Weights from %s: %d of %d.", path, len(names) - missing, len(names))
 
 
 class RenamingReader:

@@ -145,6 +145,7 @@ class JsonlHook(BaseHook):
             self._unwritten.append(encoded(line) + "\n")
         if not self._unwritten:
             return
+        last = json.loads(self._unwritten[-1])["step"] if line is None else line["step"]
         data = "".join(self._unwritten).encode()
         try:
             self._check_lock()  # just before the write: a process that is suspended in between writes when it wakes up
@@ -159,7 +160,7 @@ class JsonlHook(BaseHook):
             self._is_reported = True
         else:
             self._count += len(self._unwritten)
-            self._last = json.loads(self._unwritten[-1])["step"]
+            self._last = last
             self._unwritten.clear()
             self._is_dirty = True
 
