@@ -1,12 +1,13 @@
 """Files that a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all distributions."""
 
+import atexit
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,26 +37,31 @@ SECRET_TEXT = re.compile(
 )
 
 
-def keep(folder: Path, outputs: Path, is_new: bool) -> threading.Thread | None:
-    """Write `code.diff` and `environment.txt` into a run's folder, in a thread that training does not wait for.
+def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
+    """Write `code.diff` and `environment.txt` into a run's folder, in a process that training does not wait for.
+
+    Not in a thread: the data workers are forked at the same time, and a lock that the thread holds (the one of
+    `tempfile` had this effect) would stay locked in a worker forever.
 
     Args:
         folder: the run's.
         outputs: the folder of all runs, none of which is code.
         is_new: the run starts at step 0, so files of an earlier attempt are replaced.
     Returns:
-        The thread; None: the files are there.
+        The process, which is waited for when this one exits; None: the files are there.
     """
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
-    thread = threading.Thread(target=_write, args=(folder, Path.cwd(), outputs), name="reproduction")
-    thread.start()
-    return thread
+    command = [sys.executable, "-m", __name__, str(folder.absolute()), str(outputs.absolute())]
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    atexit.register(process.wait)
+    return process
 
 
-def _write(folder: Path, code: Path, outputs: Path) -> None:
+def _write(folder: Path, outputs: Path) -> None:
     with suppress(OSError):  # the run's own files are more important: it reports a full disk itself
-        replace_file(folder / CODE, code_diff(code, outputs))
+        replace_file(folder / CODE, code_diff(Path.cwd(), outputs))
         replace_file(folder / ENVIRONMENT, environment().encode())
 
 
@@ -170,3 +176,7 @@ def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | No
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    _write(*map(Path, sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,10 @@ def test_without_a_repository_or_commit_nothing_is_kept(tmp_path: Path) -> None:
 def test_files_of_the_first_start_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (folder := tmp_path / "run").mkdir()
-    thread = keep(folder, tmp_path, is_new=True)
-    assert thread is not None
-    thread.join()
+    threads = threading.active_count()
+    process = keep(folder, tmp_path, is_new=True)
+    assert process is not None and threading.active_count() == threads, "data workers are forked meanwhile"
+    assert process.wait(60) == 0
     assert sorted(os.listdir(folder)) == [CODE, ENVIRONMENT]
     assert keep(folder, tmp_path, is_new=False) is None
     text = environment()
