@@ -1,5 +1,7 @@
 """Errors that the user can fix: sentences on the screen and exit code 2, never a traceback."""
 
+from collections.abc import Sequence
+
 
 class ConfigError(Exception):
     """A bad command line or configuration.
@@ -23,3 +25,11 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 class TrainingError(RuntimeError):
     """Training cannot continue: a limit was exceeded (non-finite gradients, losses of None) or a state does not fit."""
+
+
+class NodeFault(TrainingError):
+    """Training cannot continue on these nodes. A SLURM job is requeued without them."""
+
+    def __init__(self, message: str, nodes: Sequence[str]):
+        super().__init__(message)
+        self.nodes = nodes

@@ -1,5 +1,6 @@
 """Repeats the passes of a step, and compares the gradients: silent corruption, and operations that do not repeat."""
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError, NodeFault, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
@@ -17,6 +18,7 @@ from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt
 
+LOSS = "the loss"
 SHOWN = 3
 
 
@@ -35,7 +37,7 @@ class Passes:
     def difference(self, other: "Passes") -> str | None:
         """Describe what differs; None: nothing does."""
         names = [name for name, value in self.gradients.items() if other.gradients.get(name) != value]
-        what = ["the loss"] if self.losses != other.losses else []
+        what = [LOSS] if self.losses != other.losses else []
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             what.append(f"the gradients of {', '.join(names[:SHOWN])}{more}")
@@ -52,10 +54,13 @@ class ReplayStepHook(BaseHook):
 
     Args:
         interval: steps between two checks.
-        on_difference: stop: raise before the update; warn: log and continue.
+        on_difference: stop: raise before the update; warn: log and continue; requeue_elsewhere: raise as well, and a
+            SLURM job is requeued without the nodes that differ (those whose loss differs, if there are any).
     """
 
-    def __init__(self, interval: PositiveInt = 1000, on_difference: Literal["stop", "warn"] = "stop"):
+    def __init__(
+        self, interval: PositiveInt = 1000, on_difference: Literal["stop", "warn", "requeue_elsewhere"] = "stop"
+    ):
         self.interval, self.on_difference = interval, on_difference
         self._batches: list[Any] = []
 
@@ -79,18 +84,26 @@ class ReplayStepHook(BaseHook):
             state = rng_state()
             first, second = (self._pass(trainer, batches, state) for _ in range(2))
         found = first.difference(second)
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         place = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
-        differences = [text for text in ranks.all_gather(None if found is None else f"{place}: {found}") if text]
-        if not differences:
+        gathered = ranks.all_gather(None if found is None else (node, f"{place}: {found}", found.startswith(LOSS)))
+        differing = [each for each in gathered if each is not None]
+        if not differing:
             return
+        differences = [text for _, text, _ in differing]
         text = (
             f"Step {trainer.step}: two passes over the same batches from the same random state differ on "
             f"{'; '.join(differences)}. The device is faulty, or an operation does not repeat "
             "(trainer.deterministic=true finds such operations)."
         )
+        if self.on_difference == "warn":
+            trainer.logger.warning(text)
+            return
+        text += " Nothing of this step is saved."
         if self.on_difference == "stop":
-            raise TrainingError(f"{text} Nothing of this step is saved.")
-        trainer.logger.warning(text)
+            raise TrainingError(text)
+        nodes = {node for node, _, is_by_loss in differing if is_by_loss} or {node for node, _, _ in differing}
+        raise NodeFault(text, sorted(nodes))
 
     def _pass(self, trainer: TrainerView, batches: list[Any], state: dict[str, Any]) -> Passes:
         restore_rng(state)

@@ -17,6 +17,7 @@ Rank 0 asks SLURM after the save. As observed on a real cluster:
 | it has ended, none of the above              | was cancelled                   | leave, and must not requeue   |
 | it runs, and SIGTERM                         | is not touched: a bare kill     | leave                         |
 | the same, but SLURM may not know (`forgets`) | may have been preempted         | requeue it                    |
+| it runs, and we have found a faulty node     | is not touched                  | requeue it without that node  |
 """
 
 import signal
@@ -26,7 +27,7 @@ from typing import Any, Literal
 
 from launcher.slurm.scheduler import JobInfo
 
-Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand", "cause unknown"]
+Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand", "cause unknown", "faulty node"]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
@@ -124,7 +125,7 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     """
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
-        return Decision("requeue" if cause == "cause unknown" else "leave", cause)
+        return Decision("requeue" if cause in ("cause unknown", "faulty node") else "leave", cause)
     most = getattr(budget, key)
     if most is None or before < most:
         return Decision("requeue", cause)

@@ -9,10 +9,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from launcher.errors import NodeFault
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here, is_held
@@ -58,6 +59,8 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
             except signals.SignalExit:
                 deadline.disarm()  # either here or in a forced exit: this thread requeues the job, and waits for SLURM
                 raise
+            except NodeFault as fault:
+                raise policy.leave_nodes(fault.nodes) from None  # the attempt has reported it
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
@@ -75,6 +78,8 @@ class Requeue:
         self.forced = ""
         self.attempts_before = 0
         self.is_reported = False
+        self.faulty_nodes: Sequence[str] = ()
+        self.excluded = ""
 
     @property
     def rank(self) -> int:
@@ -126,6 +131,11 @@ class Requeue:
         code = _await_decision()
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
+    def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
+        """Requeue the job without these nodes. Returns the exit to raise, once SLURM has confirmed the requeue."""
+        self.faulty_nodes = nodes
+        return self.leave(signals.SignalExit(0, 1))
+
     def leave_by_force(self, signum: int, reason: str) -> None:
         """A forced exit requeues the job too: it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
@@ -151,6 +161,7 @@ class Requeue:
                     return self._fail(f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}")
                 self.requested = cause
                 scheduler.requeue(self.job)  # right after the check: a cancelled job must not be requeued
+                self._exclude()
             except NoAnswer as error:
                 self._report_silence(stop, error)
                 pause = PAUSE
@@ -160,6 +171,16 @@ class Requeue:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
+
+    def _exclude(self) -> None:
+        if not self.faulty_nodes:
+            return
+        names = ",".join(self.faulty_nodes)
+        try:
+            scheduler.exclude(self.job, self.faulty_nodes)
+            self.excluded = names
+        except SchedulerError as error:
+            logger.error("SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error)
 
     def _cause(self, stop: signals.SignalExit) -> Cause:
         info = scheduler.job_info(self.job)
@@ -174,6 +195,8 @@ class Requeue:
             # It was cancelled in the second in which it was preempted: at the end of a grace, SLURM had requeued it.
             with_grace = scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"), with_grace=True)
             cause = "cancelled" if with_grace else cause
+        if cause == "ended by hand" and info.is_batch and self.faulty_nodes:
+            cause = "faulty node"
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
         logger.debug("SLURM job %s: %s.", self.job, cause)
@@ -187,7 +210,8 @@ class Requeue:
         elif cause == "requeued":
             counted = "preempted" if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION")) else cause
             journal.requeue(self.requested or counted, self.folder.newest_step(), self._has_trained())
-            self._revise("preempted", "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued")
+            reason = "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
+            self._revise("preempted", f"{reason} without {self.excluded}" if self.excluded else reason)
 
     def _report_silence(self, stop: signals.SignalExit, error: NoAnswer) -> None:
         if self.is_reported or not stop.signum:

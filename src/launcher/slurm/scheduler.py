@@ -121,9 +121,7 @@ def job_info(job: str) -> JobInfo:
 
 def parse_job(text: str) -> JobInfo:
     """The line of `scontrol show job -o`."""
-    # Between what users have written: the name, and the command and comment.
-    words = text.partition(" UserId=")[2].partition(" Command=")[0].split()
-    fields = dict(word.partition("=")[::2] for word in words)
+    fields = _fields(text)
     return JobInfo(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),
@@ -134,6 +132,12 @@ def parse_job(text: str) -> JobInfo:
         end=_seconds(fields.get("EndTime", "")),
         preempted_at=_seconds(fields.get("PreemptTime", "")),
     )
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The fields between what users have written: the name, and the command and comment."""
+    words = text.partition(" UserId=")[2].partition(" Command=")[0].split()
+    return dict(word.partition("=")[::2] for word in words)
 
 
 def submit(script: Path) -> str:
@@ -172,6 +176,18 @@ def requeue(job: str) -> None:
         SchedulerError: SLURM rejected.
     """
     call(["scontrol", "requeue", job])
+
+
+def exclude(job: str, nodes: Sequence[str]) -> None:
+    """Keep a requeued job off these nodes, and off those that it excludes already. SLURM accepts this of a pending job,
+    which a requeued one is even before its processes have ended.
+
+    Raises:
+        SchedulerError: SLURM did not answer, or rejected: no other nodes may be left.
+    """
+    before = _fields(call(["scontrol", "show", "job", "-o", job])).get("ExcNodeList", "(null)")
+    all_nodes = [*([] if before == "(null)" else [before]), *nodes]
+    call(["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(all_nodes)}"])
 
 
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:

@@ -1,6 +1,7 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from support.lab import (
     wait_for,
     wait_for_step,
 )
-from support.runner import final_state, metrics, record
+from support.runner import final_state, metrics, record, run_folder
 
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
@@ -276,3 +277,24 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
 
 def job_of(folder):
     return JobNote.read(RunFolder(folder)).job_id
+
+
+def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path):
+    hooks = ["hooks=[default,replay_step]", "hooks.replay_step.interval=5", "tracker.pace.seconds=0"]
+    faulty = ["+tracker.faulty._target_=support.faulty_node.FaultyNode", "+tracker.faulty.step=25"]
+    elsewhere = "hooks.replay_step.on_difference=requeue_elsewhere"
+    job = cluster.submit(tmp_path, *hooks, *faulty, elsewhere, "strategy=ddp", "dispatch.nodes=2")
+    assert cluster.wait_until_ended(job) == "COMPLETED"
+
+    first, second = record(tmp_path)["attempts"]
+    log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
+    faulty = re.findall(r"NodeFault: Step 25: .* differ on rank 1 \((\w+), cpu\): the loss", log)[0]
+    info = cluster.info(job)
+    nodes = cluster.run("scontrol", "show", "hostnames", info["NodeList"]).split()
+    assert (info["ExcNodeList"], info["Restarts"]) == (faulty, "1") and faulty not in nodes
+    assert (first["outcome"], first["end_step"], first["reason"]) == (
+        "preempted",
+        25,
+        f"faulty node, requeued without {faulty}",
+    )
+    assert (second["start_step"], second["outcome"]) == (20, "completed")
